@@ -124,7 +124,7 @@ def test_agents_can_reach_nothing_but_kernels(example: list[Manifest]) -> None:
 def test_probes_ask_for_paths_that_need_no_key(pod: Any) -> None:
     """Each probe asks for a path that a kernel answers without a key."""
     container = pod["spec"]["containers"][0]
-    open_to_all = {each.path for each in OPERATIONS if each.method == "GET" and not each.needs_key}
+    open_to_all = {each.endpoint.path for each in OPERATIONS if each.endpoint.method == "GET" and not each.needs_key}
     asked = {kind: container[kind]["httpGet"]["path"] for kind in ("startupProbe", "livenessProbe", "readinessProbe")}
 
     assert set(asked.values()) <= open_to_all

@@ -16,7 +16,9 @@ from ramet.core.errors import BusyError, Gone, InvalidValue, ModelFailed, NotYou
 from ramet.services.client.client import Client
 from ramet.services.client.errors import Refused
 from ramet.services.client.requests import RequestSpec
+from ramet.services.contract import SpawnedAgent
 from ramet.services.errors import Undecodable
+from ramet.services.http import endpoints
 from tests.support.serving import EchoServer
 from tests.support.tls import make_certificate
 from tests.support.waiting import eventually
@@ -101,8 +103,8 @@ async def test_the_client_raises_the_services_own_errors(client: Client, echo_se
     assert refusal.value.status == 401
 
 
-def _bad_json() -> RequestSpec[None]:
-    return RequestSpec("POST", "/v1/agents", None, b"{")
+def _bad_json() -> RequestSpec[SpawnedAgent]:
+    return RequestSpec(endpoints.SPAWN_AGENT, "/v1/agents", b"{", {}, {})
 
 
 async def test_a_turn_continues_over_a_lost_connection(client: Client, echo_server: EchoServer) -> None:

@@ -361,16 +361,17 @@ async def test_only_the_operator_uses_kernel_operations(echo_server: EchoServer)
                               "keep_run": {}, "add_schedule": {"agent": "a", "in_s": 0},
                               "put_policy": {"policy": {}, "expected": 0}}  # fmt: skip
     for operation in (*runs.OPERATIONS, *schedules.OPERATIONS, *states.OPERATIONS, *safety.OPERATIONS):
+        endpoint = operation.endpoint
         for real in (True, False):
             names = {"run": handle.id, "approval": question.id} if real else {"run": "run-0", "approval": "0"}
-            path = operation.path.format(**names, schedule="none", policy="house")
+            path = endpoint.path.format(**names, schedule="none", policy="house")
             for key in (team, nonce):
-                answer = await echo_server.ask(operation.method, path, key, json=bodies.get(operation.id))
+                answer = await echo_server.ask(endpoint.method, path, key, json=bodies.get(endpoint.id))
                 problem = answer.json()
-                assert (answer.status_code, problem["type"]) == (404, "urn:ramet:problem:not-yours"), operation.id
+                assert (answer.status_code, problem["type"]) == (404, "urn:ramet:problem:not-yours"), endpoint.id
             for key in ("", "nobody"):
-                answer = await echo_server.ask(operation.method, path, key, json=bodies.get(operation.id))
-                assert answer.status_code == 401, operation.id
+                answer = await echo_server.ask(endpoint.method, path, key, json=bodies.get(endpoint.id))
+                assert answer.status_code == 401, endpoint.id
     assert echo_server.server.runtime.trees[handle.id].inbox.pending == (question,)
 
 

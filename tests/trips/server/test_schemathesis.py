@@ -64,10 +64,10 @@ async def create_targets(echo_server: EchoServer) -> dict[str, dict[str, str]]:
     talking = ("get_agent", "turn", "read_turn", "interrupt", "control", "history", "mail")
     return {
         **{
-            each.id: {name: path_values[name]}
+            each.endpoint.id: {name: path_values[name]}
             for each in OPERATIONS
             for name in path_values
-            if f"{{{name}}}" in each.path
+            if f"{{{name}}}" in each.endpoint.path
         },
         **{operation: {"agent": talker} for operation in talking},
         **{operation: {"agent": ringed} for operation in ("delegate", "revoke", "rotate")},
@@ -130,7 +130,7 @@ async def test_no_answer_contradicts_the_openapi_document(
     """
     types: dict[str, Any] = {"echo": EchoType(), "parrot": ParrotType()}
     limits = TurnLimits(keep_s=3_600, kept_turns=10_000)  # A turn that is asked for stays for as long as this takes.
-    operation_ids = sorted(each.id for each in OPERATIONS if each.id not in UNASKED)[part::PARTS]
+    operation_ids = sorted(each.endpoint.id for each in OPERATIONS if each.endpoint.id not in UNASKED)[part::PARTS]
     options = [word for each in operation_ids for word in ("--include-operation-id", each)]
     async with serving(folder, types=types, listen=("127.0.0.1", 0), talk=limits) as echo_server:
         status, output = await run_schemathesis(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from ramet.services.http.operation import Operation
+from ramet.services.http.routes.operation import Operation
 from ramet.services.http.routes.table import OPERATIONS
 from tests.support.serving import EchoServer, serving, short_folder
 
 #: Every path that answers without a key. A new one must be added here on purpose.
 PUBLIC = {"/healthz", "/readyz", "/openapi.json"}
-NEED_KEY = [each for each in OPERATIONS if each.path not in PUBLIC]
+NEED_KEY = [each for each in OPERATIONS if each.endpoint.path not in PUBLIC]
 
 
 async def dead_keys(echo_server: EchoServer) -> tuple[dict[str, str], dict[str, str]]:
@@ -43,9 +43,10 @@ async def dead_keys(echo_server: EchoServer) -> tuple[dict[str, str], dict[str, 
 
 async def ask(echo_server: EchoServer, operation: Operation, key: str, ids: dict[str, str]) -> Any:
     """Call an operation on existing objects, with a JSON body where it takes one."""
-    path = re.sub(r"{(\w+)}", lambda name: ids.get(name[1], "none"), operation.path)
-    body = {} if operation.takes is None and not operation.has_body else {"content": b"{}"}
-    return await echo_server.ask(operation.method, path, key, **body)
+    endpoint = operation.endpoint
+    path = re.sub(r"{(\w+)}", lambda name: ids.get(name[1], "none"), endpoint.path)
+    body = {} if endpoint.takes is None and not endpoint.media else {"content": b"{}"}
+    return await echo_server.ask(endpoint.method, path, key, **body)
 
 
 async def test_an_unknown_key_gets_401_on_every_path() -> None:
@@ -54,7 +55,7 @@ async def test_an_unknown_key_gets_401_on_every_path() -> None:
         async with serving(folder) as echo_server:
             dead, ids = await dead_keys(echo_server)
             statuses = {
-                f"{operation.method} {operation.path}, {reason}": (
+                f"{operation.endpoint.method} {operation.endpoint.path}, {reason}": (
                     await ask(echo_server, operation, key, ids)
                 ).status_code
                 for operation in NEED_KEY

@@ -9,7 +9,7 @@ from typing import Any
 import jsonschema
 import msgspec
 
-from ramet.services.http import openapi
+from ramet.services.http.routes import openapi
 from ramet.services.http.routes.table import OPERATIONS, document
 from tests.unit.cli.golden import assert_golden
 
@@ -32,8 +32,8 @@ def test_every_reference_has_a_schema() -> None:
 
 def test_each_operation_has_its_own_id_and_route() -> None:
     """Generated clients use the id as a method's name."""
-    ids = [each.id for each in OPERATIONS]
-    routes = [(each.method, each.path) for each in OPERATIONS]
+    ids = [each.endpoint.id for each in OPERATIONS]
+    routes = [(each.endpoint.method, each.endpoint.path) for each in OPERATIONS]
 
     assert len(set(ids)) == len(ids)
     assert len(set(routes)) == len(routes)

@@ -16,9 +16,10 @@ from ramet.services.client import requests
 from ramet.services.client.errors import error_of
 from ramet.services.client.operator import OperatorClient
 from ramet.services.client.peer_credentials import verify_peer
-from ramet.services.client.requests import RequestSpec
+from ramet.services.client.requests import RequestSpec, request_to
 from ramet.services.client.retry import Lost, RetryingReader, follow_events, number_of
 from ramet.services.contract import AgentInfo, Chunk, CreatedTeam, DelegatedKey, Right, SpawnedAgent, TeamInfo
+from ramet.services.http import endpoints
 from ramet.services.http.schemas import Interrupted
 from ramet.services.packaging.contract import BundleInfo, ImageInfo, Job
 from ramet.wire.sse import Parser, ServerSentEvent
@@ -84,20 +85,28 @@ class Client:
         key: str | None = None,
     ) -> CreatedTeam:
         """Reserve a team, with the operator's key. `defaults` are limits for its agents that do not state them."""
-        request = requests.create_team(resources, name, config, labels, defaults)
-        return await self.send(request.with_idempotency_key(idempotency_key), key)
+        request = request_to(
+            endpoints.CREATE_TEAM,
+            idempotency_key=idempotency_key,
+            resources=resources,
+            name=name,
+            config=config,
+            labels=labels,
+            defaults=defaults,
+        )
+        return await self.send(request, key)
 
     async def list_teams(self, *, key: str | None = None) -> Sequence[TeamInfo]:
         """Return the teams that the key opens."""
-        return (await self.send(requests.list_teams(), key)).teams
+        return (await self.send(request_to(endpoints.LIST_TEAMS), key)).teams
 
     async def get_team(self, team: str, *, key: str | None = None) -> TeamInfo:
         """Return the resources of a team: what it has, holds and has left."""
-        return await self.send(requests.get_team(team), key)
+        return await self.send(request_to(endpoints.GET_TEAM, team), key)
 
     async def delete_team(self, team: str, *, key: str | None = None) -> None:
         """Delete a team: end all its agents, and wait until they have ended."""
-        await self.send(requests.delete_team(team), key, waits=True)
+        await self.send(request_to(endpoints.DELETE_TEAM, team), key, waits=True)
 
     # ---- agents
 
@@ -121,22 +130,24 @@ class Client:
         key: str | None = None,
     ) -> SpawnedAgent:
         """Start an agent in a team, with the team's key. `spawn_info` is plain data or a structure."""
-        request = requests.spawn_agent(
-            team,
-            name,
-            agent_type,
-            spawn_info,
-            image,
-            transport_format,
-            policy,
-            limits,
-            metadata,
-            labels,
-            env,
-            wait_s,
-            keep_failed_s,
+        request = request_to(
+            endpoints.SPAWN_AGENT,
+            idempotency_key=idempotency_key,
+            team=team,
+            name=name,
+            agent_type=agent_type,
+            spawn_info=spawn_info,
+            image=image,
+            transport_format=transport_format,
+            policy=policy,
+            limits=limits,
+            metadata=metadata,
+            labels=labels,
+            env=env,
+            wait_s=wait_s,
+            keep_failed_s=keep_failed_s,
         )
-        return await self.send(request.with_idempotency_key(idempotency_key), key, waits=True)
+        return await self.send(request, key, waits=True)
 
     async def list_agents(
         self,
@@ -148,11 +159,13 @@ class Client:
         key: str | None = None,
     ) -> Sequence[AgentInfo]:
         """Return the agents of a team, or all agents that the key opens."""
-        return (await self.send(requests.list_agents(team, state, under, labels), key)).agents
+        label = [f"{name}={value}" for name, value in (labels or {}).items()]
+        request = request_to(endpoints.LIST_AGENTS, team=team, state=state, under=under, label=label)
+        return (await self.send(request, key)).agents
 
     async def get_agent(self, agent: str, *, key: str | None = None) -> AgentInfo:
         """Return the definition and the state of an agent."""
-        return await self.send(requests.get_agent(agent), key)
+        return await self.send(request_to(endpoints.GET_AGENT, agent), key)
 
     async def supply_values(
         self,
@@ -169,12 +182,21 @@ class Client:
         Needs its owner's key or the operator's key.
         """
         return await self.send(
-            requests.supply_values(agent, env, env_vars, secrets).with_idempotency_key(idempotency_key), key, waits=True
+            request_to(
+                endpoints.SUPPLY_VALUES,
+                agent,
+                idempotency_key=idempotency_key,
+                env=env,
+                env_vars=env_vars,
+                secrets=secrets,
+            ),
+            key,
+            waits=True,
         )
 
     async def kill_agent(self, agent: str, *, key: str | None = None) -> None:
         """Delete an agent: end it and all runs below it, and wait until they have ended."""
-        await self.send(requests.kill_agent(agent), key, waits=True)
+        await self.send(request_to(endpoints.KILL_AGENT, agent), key, waits=True)
 
     async def delegate(
         self,
@@ -188,16 +210,19 @@ class Client:
     ) -> DelegatedKey:
         """Create a key with fewer rights, or transfer the ownership."""
         return await self.send(
-            requests.delegate(agent, rights, owner, seconds).with_idempotency_key(idempotency_key), key
+            request_to(
+                endpoints.DELEGATE, agent, idempotency_key=idempotency_key, rights=rights, owner=owner, seconds=seconds
+            ),
+            key,
         )
 
     async def revoke(self, agent: str, key_id: str, *, key: str | None = None) -> None:
         """Revoke a delegated key."""
-        await self.send(requests.revoke(agent, key_id), key)
+        await self.send(request_to(endpoints.REVOKE, agent, key_id), key)
 
     async def rotate(self, agent: str, *, idempotency_key: str | None = None, key: str | None = None) -> str:
         """Return a new key for the owner; the old key becomes invalid."""
-        return (await self.send(requests.rotate(agent).with_idempotency_key(idempotency_key), key)).nonce
+        return (await self.send(request_to(endpoints.ROTATE, agent, idempotency_key=idempotency_key), key)).nonce
 
     # ---- turns
 
@@ -216,7 +241,9 @@ class Client:
         The client resumes the answer after a lost connection, and while no server can answer. Closing the iteration
         does not affect the turn, unless `on_leave` is "interrupt".
         """
-        request: RequestSpec[None] = requests.turn(agent, body, format, on_leave).with_idempotency_key(idempotency_key)
+        request = request_to(
+            endpoints.TURN, agent, idempotency_key=idempotency_key, body=body, format=format, on_leave=on_leave
+        )
         turn, number, kind, reader = "", 0, "chunk", RetryingReader()
         error: RametError
 
@@ -243,13 +270,13 @@ class Client:
                 raise error
             await reader.wait_to_retry(error)
             if turn:
-                request = requests.read_turn(agent, turn, number)
+                request = request_to(endpoints.READ_TURN, agent, turn, after=number)
 
     async def read_turn(
         self, agent: str, turn: str, after: int = 0, *, key: str | None = None
     ) -> AsyncGenerator[Chunk, None]:
         """Yield the chunks of a turn after a number, and then the new ones."""
-        async with aclosing(self.stream(requests.read_turn(agent, turn, after), key)) as events:
+        async with aclosing(self.stream(request_to(endpoints.READ_TURN, agent, turn, after=after), key)) as events:
             async for event in events:
                 yield _chunk(event)
 
@@ -269,28 +296,28 @@ class Client:
         self, agent: str, turn: str = "", *, idempotency_key: str | None = None, key: str | None = None
     ) -> Interrupted:
         """Interrupt the active turn, or the turn of that id. The agent and its history remain."""
-        return await self.send(requests.interrupt(agent, turn).with_idempotency_key(idempotency_key), key)
+        return await self.send(request_to(endpoints.INTERRUPT, agent, idempotency_key=idempotency_key, turn=turn), key)
 
     async def control(
         self, agent: str, operation: Mapping[str, Any], *, idempotency_key: str | None = None, key: str | None = None
     ) -> Any:
         """Execute `{"@type": name, …}`, an operation of the agent's type."""
         return await self.send(
-            requests.control(agent, operation).with_idempotency_key(idempotency_key), key, waits=True
+            request_to(endpoints.CONTROL, agent, idempotency_key=idempotency_key, **operation), key, waits=True
         )
 
     async def history(
         self, agent: str, *, last: int | None = None, key: str | None = None
     ) -> Sequence[Mapping[str, Any]]:
         """Return the conversation so far, or its `last` messages."""
-        return (await self.send(requests.history(agent, last), key)).messages
+        return (await self.send(request_to(endpoints.HISTORY, agent, last=last), key)).messages
 
     async def events(self, agent: str, after: int = 0, *, key: str | None = None) -> AsyncGenerator[AgentEvent, None]:
         """Yield the events of the agent's tree after a cursor, and then the new ones, until the tree has ended.
 
         A broken stream is resumed where it broke.
         """
-        stream = follow_events(lambda last: self.stream(requests.events(agent, last), key), after)
+        stream = follow_events(lambda last: self.stream(request_to(endpoints.EVENTS, agent, after=last), key), after)
         async with aclosing(stream):
             async for each in stream:
                 yield AgentEvent(*each)
@@ -309,7 +336,9 @@ class Client:
         With `dedupe_s`, the server drops a message that equals one of the last `dedupe_s` seconds. Raises InvalidValue
         if the agent cannot do that.
         """
-        await self.send(requests.mail(agent, text, dedupe_s).with_idempotency_key(idempotency_key), key)
+        await self.send(
+            request_to(endpoints.MAIL, agent, idempotency_key=idempotency_key, text=text, dedupe_s=dedupe_s), key
+        )
 
     # ---- packaging
 
@@ -317,37 +346,39 @@ class Client:
         self, data: bytes, *, idempotency_key: str | None = None, key: str | None = None
     ) -> BundleInfo:
         """Store the contents of a tar file, plain or compressed with gzip."""
-        return await self.send(requests.upload_bundle(data).with_idempotency_key(idempotency_key), key)
+        return await self.send(request_to(endpoints.UPLOAD_BUNDLE, idempotency_key=idempotency_key, body=data), key)
 
     async def list_bundles(self, *, key: str | None = None) -> Sequence[BundleInfo]:
         """Return the bundles of the key's team and of the operator; for the operator, all bundles."""
-        return (await self.send(requests.list_bundles(), key)).bundles
+        return (await self.send(request_to(endpoints.LIST_BUNDLES), key)).bundles
 
     async def delete_bundle(self, bundle: str, *, key: str | None = None) -> None:
         """Delete a bundle. Raises InUse if an image contains it or a living agent has loaded it."""
-        await self.send(requests.delete_bundle(bundle), key)
+        await self.send(request_to(endpoints.DELETE_BUNDLE, bundle), key)
 
     async def delete_image(self, image: str, *, key: str | None = None) -> None:
         """Delete an image. Raises InUse if a living agent was spawned from it."""
-        await self.send(requests.delete_image(image), key)
+        await self.send(request_to(endpoints.DELETE_IMAGE, image), key)
 
     async def create_image(
         self, bundles: Sequence[str], *, base: str = "", idempotency_key: str | None = None, key: str | None = None
     ) -> Job:
         """Start a job that builds an image from bundles, on top of another image."""
-        return await self.send(requests.create_image(bundles, base).with_idempotency_key(idempotency_key), key)
+        return await self.send(
+            request_to(endpoints.CREATE_IMAGE, idempotency_key=idempotency_key, bundles=bundles, base=base), key
+        )
 
     async def list_images(self, *, key: str | None = None) -> Sequence[ImageInfo]:
         """Return the images that agents of the key's team can be spawned from; for the operator, all images."""
-        return (await self.send(requests.list_images(), key)).images
+        return (await self.send(request_to(endpoints.LIST_IMAGES), key)).images
 
     async def get_image(self, image: str, *, key: str | None = None) -> ImageInfo:
         """Return an image by its id."""
-        return await self.send(requests.get_image(image), key)
+        return await self.send(request_to(endpoints.GET_IMAGE, image), key)
 
     async def job(self, id: str, *, key: str | None = None) -> Job:
         """Return the progress of building an image."""
-        return await self.send(requests.job(id), key)
+        return await self.send(request_to(endpoints.GET_JOB, id), key)
 
     # ---- any request
 
@@ -369,9 +400,9 @@ class Client:
         options, http = {"timeout": None} if waits else {}, self._require_http()
         try:
             response = await http.request(
-                ask.method,
+                ask.endpoint.method,
                 ask.path,
-                content=ask.content,
+                content=ask.body,
                 params=ask.params,
                 headers=self._headers(ask, key),
                 extensions=_WATCHED,
@@ -393,9 +424,9 @@ class Client:
         http = self._require_http()
         try:
             async with http.stream(
-                ask.method,
+                ask.endpoint.method,
                 ask.path,
-                content=ask.content,
+                content=ask.body,
                 params=ask.params,
                 headers=self._headers(ask, key),
                 extensions=_WATCHED,
@@ -431,7 +462,7 @@ def _answer(ask: RequestSpec[T], data: bytes) -> T:
     try:
         return ask.answer(data)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise ProtocolError(f"the answer to {ask.method} {ask.path} is not valid: {problem}") from None
+        raise ProtocolError(f"the answer to {ask.endpoint.method} {ask.path} is not valid: {problem}") from None
 
 
 def _chunk(event: ServerSentEvent) -> Chunk:

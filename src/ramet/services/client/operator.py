@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -19,20 +19,19 @@ from ramet.host.control.run_queries import RunRow
 from ramet.host.safety.inspection import EVERYTHING, GateEvent, GateEventFilter, GateEventPage
 from ramet.host.scheduler.view import ScheduleView
 from ramet.host.sessions.rows import SessionRow
-from ramet.services.client import operator_requests as asks
 from ramet.services.client.errors import error_of
-from ramet.services.client.requests import RequestSpec
+from ramet.services.client.requests import RequestSpec, request_to
 from ramet.services.client.retry import follow_events
+from ramet.services.http import endpoints
+from ramet.services.http.endpoints import Endpoint
 from ramet.services.operator.contract import (
     MOST,
     USUAL,
-    AddSchedule,
     Approval,
     GatePolicy,
     KeptTree,
     PassageRow,
     PlainAgent,
-    PutGatePolicy,
     RecipeRow,
     ShownSession,
     StatePage,
@@ -88,16 +87,16 @@ class OperatorClient:
 
         Without their results.
         """
-        pages = self._pages(lambda after: asks.runs(ended, after, MOST))
+        pages = self._pages(endpoints.LIST_RUNS, ended=ended)
         return [each async for page in pages for each in page.runs]
 
     async def run(self, id: str) -> RunRow:
         """Return a run, with its result. Raises Unknown."""
-        return await self._transport.send(asks.run(id))
+        return await self._send(endpoints.GET_RUN, id)
 
     async def tree(self, id: str) -> Sequence[RunRow]:
         """Return every run of the tree of a run, in the order of their spawning. Raises Unknown."""
-        pages = self._pages(lambda after: asks.tree(id, after, MOST))
+        pages = self._pages(endpoints.RUN_TREE, id)
         return [each async for page in pages for each in page.runs]
 
     async def events(
@@ -108,9 +107,11 @@ class OperatorClient:
         With `follow`, new events follow until the end. A broken stream is resumed where it broke, also while no server
         can answer. Raises Unknown, and Gone once no server answers.
         """
-        async with aclosing(
-            follow_events(lambda last: self._transport.stream(asks.events(id, tree, last, follow)), after)
-        ) as stream:
+
+        def request(last: int) -> RequestSpec[None]:
+            return request_to(endpoints.RUN_EVENTS, id, tree=tree, after=last, follow=follow)
+
+        async with aclosing(follow_events(lambda last: self._transport.stream(request(last)), after)) as stream:
             async for cursor, data in stream:
                 yield RunEvent(cursor, decode(data))
 
@@ -122,30 +123,32 @@ class OperatorClient:
         Returns a text that says whether the message was delivered, and how. With `dedupe_s`, a message that equals one
         of the last `dedupe_s` seconds is not delivered again.
         """
-        return (await self._transport.send(asks.send(id, text, dedupe_s).with_idempotency_key(idempotency_key))).mail
+        return (
+            await self._send(endpoints.SEND_RUN, id, idempotency_key=idempotency_key, text=text, dedupe_s=dedupe_s)
+        ).mail
 
     async def stop(self, id: str, reason: str = "") -> Stopped:
         """Stop a run and all runs below it, and wait until they have ended. Raises Unknown."""
-        return await self._transport.send(asks.stop(id, reason), waits=True)
+        return await self._send(endpoints.STOP_RUN, id, waits=True, reason=reason)
 
     async def read_file(self, id: str, path: str) -> bytes:
         """Return the content of a file of an active run, by its path relative to the run's workspace.
 
         Raises Unknown, InvalidValue, OutputTooLarge, and Gone if the run is not active or works in no sandbox.
         """
-        return await self._transport.send(asks.read_file(id, path))
+        return await self._send(endpoints.RUN_FILE, id, path=path)
 
     async def keep(self, id: str, on: bool = True) -> KeptTree:
         """Keep the tree of a run without a time limit, or end that. Raises Unknown."""
-        return await self._transport.send(asks.keep(id, on))
+        return await self._send(endpoints.KEEP_RUN, id, on=on)
 
     # ---- conversations
 
     async def sessions(self, limit: int = 0) -> Sequence[SessionRow]:
         """Return the newest recorded conversations, newest first; without a limit, all of them."""
         if 0 < limit <= MOST:
-            return (await self._transport.send(asks.sessions("", limit))).sessions
-        rows = [each async for page in self._pages(lambda after: asks.sessions(after, MOST)) for each in page.sessions]
+            return (await self._send(endpoints.LIST_SESSIONS, limit=limit)).sessions
+        rows = [each async for page in self._pages(endpoints.LIST_SESSIONS) for each in page.sessions]
         return rows[:limit] if limit else rows
 
     async def session(self, id: str, *, last: int | None = None) -> ShownSession:
@@ -153,36 +156,36 @@ class OperatorClient:
 
         Raises Unknown, and InvalidValue for a `last` below 1.
         """
-        return await self._transport.send(asks.session(id, last))
+        return await self._send(endpoints.GET_SESSION, id, last=last)
 
     async def remove_session(self, id: str) -> str:
         """Remove a conversation that is not open, with all data of its agents; return the id of its root.
 
         Raises Unknown, InUse and Denied.
         """
-        return (await self._transport.send(asks.remove_session(id), waits=True)).root
+        return (await self._send(endpoints.REMOVE_SESSION, id, waits=True)).root
 
     # ---- questions
 
     async def approvals(self) -> Sequence[Approval]:
         """Return the questions of all agents that wait for a person, oldest first."""
-        pages = self._pages(lambda after: asks.approvals(after, MOST))
+        pages = self._pages(endpoints.LIST_APPROVALS)
         return [each async for page in pages for each in page.approvals]
 
     async def answer(self, approval: str, allowed: bool, reason: str = "") -> None:
         """Answer a question, once. Raises Unknown if the question does not wait, or no longer waits."""
-        await self._transport.send(asks.answer(approval, allowed, reason))
+        await self._send(endpoints.ANSWER_APPROVAL, approval, allowed=allowed, reason=reason)
 
     # ---- schedules
 
     async def schedules(self) -> Sequence[ScheduleView]:
         """Return every schedule, in order of ids."""
-        pages = self._pages(lambda after: asks.schedules(after, MOST))
+        pages = self._pages(endpoints.LIST_SCHEDULES)
         return [each async for page in pages for each in page.schedules]
 
     async def schedule(self, id: str) -> ScheduleView:
         """Return a schedule by its id. Raises Unknown."""
-        return await self._transport.send(asks.schedule(id))
+        return await self._send(endpoints.GET_SCHEDULE, id)
 
     async def add_schedule(
         self,
@@ -213,7 +216,9 @@ class OperatorClient:
 
         Raises InvalidValue, which names the field, and Unknown if the definition does not exist.
         """
-        request = AddSchedule(
+        return await self._send(
+            endpoints.ADD_SCHEDULE,
+            idempotency_key=idempotency_key,
             agent=agent,
             every_s=every_s,
             anchor=anchor,
@@ -222,11 +227,11 @@ class OperatorClient:
             cron=cron,
             tz=tz,
             name=name,
-            args=list(args),
-            kwargs=dict(kwargs or {}),
+            args=args,
+            kwargs=kwargs,
             prompt=prompt,
             policy=policy,
-            limits=dict(limits or {}),
+            limits=limits,
             misfire=misfire,
             misfire_max=misfire_max,
             overlap=overlap,
@@ -235,36 +240,35 @@ class OperatorClient:
             repeatable=repeatable,
             in_process=in_process,
         )
-        return await self._transport.send(asks.add_schedule(request).with_idempotency_key(idempotency_key))
 
     async def pause_schedule(self, id: str) -> ScheduleView:
         """Start no ticks of the schedule until it is resumed; active runs continue. Raises Unknown."""
-        return await self._transport.send(asks.steer_schedule(id, "pause"))
+        return await self._send(endpoints.PAUSE_SCHEDULE, id)
 
     async def resume_schedule(self, id: str) -> ScheduleView:
         """Continue with the schedule's next tick. Raises Unknown."""
-        return await self._transport.send(asks.steer_schedule(id, "resume"))
+        return await self._send(endpoints.RESUME_SCHEDULE, id)
 
     async def trigger_schedule(self, id: str, *, idempotency_key: str | None = None) -> ScheduleView:
         """Run the schedule's agent now, in addition to its ticks. Raises Unknown."""
-        return await self._transport.send(asks.steer_schedule(id, "trigger").with_idempotency_key(idempotency_key))
+        return await self._send(endpoints.TRIGGER_SCHEDULE, id, idempotency_key=idempotency_key)
 
     async def remove_schedule(self, id: str) -> None:
         """Remove the schedule; active runs continue. Raises Unknown."""
-        await self._transport.send(asks.remove_schedule(id))
+        await self._send(endpoints.REMOVE_SCHEDULE, id)
 
     async def schedule_results(self, id: str) -> Sequence[TickResult]:
         """Return the schedule's last ticks: the newest twenty that ended, the running ones, and the waiting ones.
 
         Raises Unknown.
         """
-        return (await self._transport.send(asks.schedule_results(id))).results
+        return (await self._send(endpoints.SCHEDULE_RESULTS, id)).results
 
     # ---- registered agents
 
     async def recipes(self, place: str = "") -> Sequence[RecipeRow]:
         """Return the agents that agents have made: those of the agent at `place`, or all."""
-        pages = self._pages(lambda after: asks.recipes(place, after, USUAL))
+        pages = self._pages(endpoints.LIST_RECIPES, limit=USUAL, place=place)
         return [each async for page in pages for each in page.recipes]
 
     async def state(
@@ -274,39 +278,40 @@ class OperatorClient:
 
         Raises Unknown if the run, the event or the commit does not exist.
         """
-        return await self._transport.send(asks.state(id, at, commit, prefix, after, limit))
+        return await self._send(endpoints.RUN_STATE, id, at=at, commit=commit, prefix=prefix, after=after, limit=limit)
 
     async def state_versions(self, id: str, *, limit: int = USUAL) -> StateVersions:
         """Return the commits that changed a run's state, newest first, and the existing branches."""
-        return await self._transport.send(asks.state_versions(id, limit))
+        return await self._send(endpoints.RUN_STATE_VERSIONS, id, limit=limit)
 
     # ---- safety gates
 
     async def policies(self) -> Mapping[str, int]:
         """Return the newest version number of every safety policy, by name."""
-        pages = self._pages(lambda after: asks.policies(after, MOST))
+        pages = self._pages(endpoints.LIST_POLICIES)
         return {each.name: each.version async for page in pages for each in page.policies}
 
     async def policy(self, name: str, version: int = 0) -> GatePolicy:
         """Return a safety policy: its newest version, or the version of that number. Raises Unknown."""
-        return await self._transport.send(asks.policy(name, version))
+        return await self._send(endpoints.GET_POLICY, name, version=version)
 
     async def put_policy(self, name: str, policy: SafetyPolicy, *, expected: int) -> GatePolicy:
         """Store a new version of a policy. `expected` is the version before it, 0 for the first. Raises Conflict."""
-        return await self._transport.send(asks.put_policy(name, PutGatePolicy(policy=policy, expected=expected)))
+        return await self._send(endpoints.PUT_POLICY, name, policy=policy, expected=expected)
 
     async def passages(
         self, event_filter: GateEventFilter = EVERYTHING, *, after: int = 0, limit: int = USUAL
     ) -> GateEventPage:
         """Return a page of the gate events after a cursor, like `ramet.host.safety.inspection.passages`."""
-        page = await self._transport.send(asks.passages(event_filter, after, limit))
+        page = await self._send(endpoints.PASSAGES, **msgspec.structs.asdict(event_filter), after=after, limit=limit)
         return GateEventPage(tuple(_passage(each) for each in page.entries), page.cursor, page.more)
 
     async def follow_passages(
         self, event_filter: GateEventFilter = EVERYTHING, *, after: int = 0
     ) -> AsyncGenerator[GateEvent, None]:
         """Yield the gate events after a cursor, and then new ones, until the server ends. Then raises Gone."""
-        async with aclosing(self._transport.stream(asks.follow_passages(event_filter, after))) as events:
+        request = request_to(endpoints.FOLLOW_PASSAGES, **msgspec.structs.asdict(event_filter), after=after)
+        async with aclosing(self._transport.stream(request)) as events:
             async for each in events:
                 match each.event:
                     case "event":
@@ -317,10 +322,21 @@ class OperatorClient:
 
     # ---- internal
 
-    async def _pages(self, ask: Callable[[str], RequestSpec[P]]) -> AsyncIterator[P]:
+    async def _send(
+        self,
+        endpoint: Endpoint[T],
+        *path: str,
+        waits: bool = False,
+        idempotency_key: str | None = None,
+        **values: Any,
+    ) -> T:
+        request = request_to(endpoint, *path, idempotency_key=idempotency_key, **values)
+        return await self._transport.send(request, waits=waits)
+
+    async def _pages(self, endpoint: Endpoint[P], *path: str, limit: int = MOST, **values: Any) -> AsyncIterator[P]:
         after = ""
         while True:
-            page = await self._transport.send(ask(after))
+            page = await self._send(endpoint, *path, after=after, limit=limit, **values)
             yield page
             if not (after := page.more):
                 return

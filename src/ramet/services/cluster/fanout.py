@@ -23,7 +23,7 @@ from ramet.services.idempotency.attempts import HEADER
 from ramet.store.contract import KernelInfo
 
 if TYPE_CHECKING:
-    from ramet.services.http.operation import Operation
+    from ramet.services.http.routes.operation import Operation
 
 _log = logging.getLogger("ramet.serve")
 _POLL_S: Final = 0.05
@@ -89,7 +89,7 @@ class FanOut:
             return None
         if response.status != HTTPStatus.OK:
             raise unavailable()
-        return msgspec.json.decode(data, type=operation.answers)
+        return msgspec.json.decode(data, type=operation.endpoint.answers)
 
     async def ask_each(self, call: RequestContext, operation: Operation) -> Any:
         """Return the answer of the kernel that knows the object: this one, or another one.

@@ -31,7 +31,7 @@ from ramet.services.problems import MEDIA_TYPE, to_problem
 from ramet.store.contract import KernelInfo
 
 if TYPE_CHECKING:
-    from ramet.services.http.operation import Operation
+    from ramet.services.http.routes.operation import Operation
 
 _log = logging.getLogger("ramet.serve")
 #: How long a request waits for the takeover of a team or tree of a lost kernel.
@@ -175,7 +175,7 @@ class KernelRouter:
                 try:
                     response = await self._forward(call, owner, body, is_forwarded)
                 except Unreachable:
-                    may_be_gone, response = operation.method == "DELETE", None
+                    may_be_gone, response = operation.endpoint.method == "DELETE", None
                 if response is not None:
                     return response if not may_be_gone else await self._removed_there(call, operation, response)
             self._directory.forget(owner)
@@ -185,7 +185,7 @@ class KernelRouter:
                 body.restore()
                 return None
             if asyncio.get_running_loop().time() >= deadline:
-                if operation.of == "run" and operation.method == "GET":  # Its journal can be read here.
+                if operation.of == "run" and operation.endpoint.method == "GET":  # Its journal can be read here.
                     return None
                 raise unavailable()
             await asyncio.sleep(_POLL_S)

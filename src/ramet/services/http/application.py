@@ -22,10 +22,10 @@ from ramet.services.http.connections import ANSWERED
 from ramet.services.http.dependencies import AppDependencies
 from ramet.services.http.error_forms import provider_of, provider_refusal
 from ramet.services.http.idempotent import make_idempotent, secret_sender_of
-from ramet.services.http.operation import Operation
 from ramet.services.http.request import RequestContext
 from ramet.services.http.responses import Refusal
 from ramet.services.http.router import Routes
+from ramet.services.http.routes.operation import Operation
 from ramet.services.http.routes.table import OPERATIONS
 from ramet.services.problems import to_problem
 
@@ -51,9 +51,9 @@ class Application:
         by_path: dict[str, dict[str, Operation]] = {}
         for each in OPERATIONS:
             each = replace(each, handle=_without_query(each))
-            if each.method == "POST":
+            if each.endpoint.method == "POST":
                 each = replace(each, handle=make_idempotent(each))
-            by_path.setdefault(each.path, {})[each.method] = each
+            by_path.setdefault(each.endpoint.path, {})[each.endpoint.method] = each
         self._routes = Routes({path: _Endpoint(path, methods, parts) for path, methods in by_path.items()})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -185,7 +185,7 @@ def _without_query(operation: Operation) -> Callable[[RequestContext], Awaitable
             raise InvalidValue(name[:_REASON_CHARS], value[:_REASON_CHARS], "no parameter in the query of this path")
         return await operation.handle(call)
 
-    is_refused = operation.needs_key and operation.query is None and not operation.own_error_form
+    is_refused = operation.needs_key and operation.endpoint.query is None and not operation.own_error_form
     return handle if is_refused else operation.handle
 
 

@@ -24,9 +24,10 @@ from ramet.core.errors import (
 )
 from ramet.services.errors import KeyReused, OutcomeUnknown
 from ramet.services.http import responses
-from ramet.services.http.operation import TAR, Operation
+from ramet.services.http.endpoints import TAR
 from ramet.services.http.request import JSON_BYTES, RequestContext
 from ramet.services.http.responses import Refusal
+from ramet.services.http.routes.operation import Operation
 from ramet.services.idempotency.attempts import HEADER, Attempt, Sender, checked_key
 from ramet.services.idempotency.ledger import Ledger
 from ramet.services.idempotency.records import StoredAnswer
@@ -70,7 +71,7 @@ def make_idempotent(operation: Operation) -> Callable[[RequestContext], Awaitabl
         if operation.own_error_form:  # Otherwise the key was checked before.
             call.parts.agent_of(call.key)
         digest, hasher = "", sender.hasher(call.request.scope["query_string"])
-        if operation.media == TAR:  # Too large to be read in advance.
+        if operation.endpoint.media == TAR:  # Too large to be read in advance.
             call.hasher = hasher
         else:
             hasher.update(await call.read_whole(max(JSON_BYTES, call.parts.message_bytes)))

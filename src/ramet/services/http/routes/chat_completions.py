@@ -19,9 +19,10 @@ from ramet.core.errors import Bug, OutputTooLarge, RametError
 from ramet.services.contract import Chunk
 from ramet.services.formats import anthropic, openai
 from ramet.services.formats.registry import Format, format_of
+from ramet.services.http.endpoints import Endpoint
 from ramet.services.http.error_forms import provider_problem, provider_refusal
-from ramet.services.http.operation import Operation
 from ramet.services.http.request import RequestContext
+from ramet.services.http.routes.operation import Operation
 from ramet.services.http.sse import StreamMoved
 from ramet.services.http.started_turns import begin_once
 from ramet.services.turns.turn import Batch, OnLeave, Turn
@@ -167,43 +168,32 @@ async def _models(call: RequestContext) -> Any:
 
 OPERATIONS: Final = (
     Operation(
-        id="chat_completions",
+        endpoint=Endpoint("chat_completions", "POST", "/v1/chat/completions", dict[str, Any], takes=dict[str, Any]),
         repetition="found",
         begins=True,
         of="key",
-        method="POST",
-        path="/v1/chat/completions",
         summary="Send a message to the agent of the key, in the format of OpenAI clients",
         handle=_completion_handler(openai.NAME),
-        takes=dict[str, Any],
-        answers=dict[str, Any],
         stream=True,
         refuses=(403, 409, 410, 429, 501, 502),
         own_error_form=True,
     ),
     Operation(
-        id="messages",
+        endpoint=Endpoint("messages", "POST", "/v1/messages", dict[str, Any], takes=dict[str, Any]),
         repetition="found",
         begins=True,
         of="key",
-        method="POST",
-        path="/v1/messages",
         summary="Send a message to the agent of the key, in the format of Anthropic clients",
         handle=_completion_handler(anthropic.NAME),
-        takes=dict[str, Any],
-        answers=dict[str, Any],
         stream=True,
         refuses=(403, 409, 410, 429, 501, 502),
         own_error_form=True,
     ),
     Operation(
-        id="models",
+        endpoint=Endpoint("models", "GET", "/v1/models", ModelList),
         of="key",
-        method="GET",
-        path="/v1/models",
         summary="List the agent of the key as a model",
         handle=_models,
-        answers=ModelList,
         own_error_form=True,
     ),
 )

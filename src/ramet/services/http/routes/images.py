@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from ramet.core.errors import Denied, NotYours
-from ramet.services.http.operation import TAR, Operation
+from ramet.services.http import endpoints
 from ramet.services.http.request import RequestContext
+from ramet.services.http.routes.operation import Operation
 from ramet.services.http.schemas import BundleList, ImageList
 from ramet.services.packaging.contract import OPERATOR, BundleInfo, CreateImage, ImageInfo, Job
 
@@ -70,77 +71,52 @@ async def _job(call: RequestContext) -> Job:
 
 OPERATIONS: Final = (
     Operation(
-        id="upload_bundle",
+        endpoint=endpoints.UPLOAD_BUNDLE,
         repetition="again",
-        method="POST",
-        path="/v1/bundles",
         summary="Upload a bundle as a tar, plain or with gzip; for the operator, and for teams if a rule allows it",
         handle=_upload,
-        media=TAR,
-        has_body=True,
-        answers=BundleInfo,
         status=201,
         refuses=(403,),
     ),
     Operation(
-        id="list_bundles",
-        method="GET",
-        path="/v1/bundles",
+        endpoint=endpoints.LIST_BUNDLES,
         summary="List the bundles of the key's team and of the operator; all bundles for the operator",
         handle=_list_bundles,
-        answers=BundleList,
     ),
     Operation(
-        id="delete_bundle",
-        method="DELETE",
-        path="/v1/bundles/{id}",
+        endpoint=endpoints.DELETE_BUNDLE,
         summary="Remove a bundle that no image contains and no live agent has loaded; for the operator",
         handle=_delete_bundle,
         status=204,
         refuses=(409,),
     ),
     Operation(
-        id="create_image",
+        endpoint=endpoints.CREATE_IMAGE,
         repetition="again",
-        method="POST",
-        path="/v1/images",
         summary="Build an image of bundles, on top of another image",
         handle=_create,
-        takes=CreateImage,
-        answers=Job,
         status=202,
     ),
     Operation(
-        id="list_images",
-        method="GET",
-        path="/v1/images",
+        endpoint=endpoints.LIST_IMAGES,
         summary="List the images for agents of the key's team; all images for the operator",
         handle=_list,
-        answers=ImageList,
     ),
     Operation(
-        id="get_image",
-        method="GET",
-        path="/v1/images/{id}",
+        endpoint=endpoints.GET_IMAGE,
         summary="One image",
         handle=_get,
-        answers=ImageInfo,
     ),
     Operation(
-        id="delete_image",
-        method="DELETE",
-        path="/v1/images/{id}",
+        endpoint=endpoints.DELETE_IMAGE,
         summary="Remove an image that no live agent was spawned from; for the operator",
         handle=_delete_image,
         status=204,
         refuses=(409,),
     ),
     Operation(
-        id="get_job",
-        method="GET",
-        path="/v1/jobs/{id}",
+        endpoint=endpoints.GET_JOB,
         summary="Return the progress of the build of an image",
         handle=_job,
-        answers=Job,
     ),
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from types import NoneType
 from typing import Final
 
 from starlette.responses import Response
 
-from ramet.services.http.operation import Operation
+from ramet.services.http.endpoints import Endpoint
 from ramet.services.http.request import RequestContext
+from ramet.services.http.routes.operation import Operation
 from ramet.services.operator.prometheus import MEDIA_TYPE, exposition
 
 
@@ -22,9 +24,7 @@ async def _metrics(call: RequestContext) -> Response:
 
 OPERATIONS: Final = (
     Operation(
-        id="metrics",
-        method="GET",
-        path="/metrics",
+        endpoint=Endpoint("metrics", "GET", "/metrics", NoneType),
         summary="Return metrics in the format of Prometheus; with the operator's key unless they are public",
         handle=_metrics,
         needs_key=False,

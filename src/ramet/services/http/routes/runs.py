@@ -8,9 +8,11 @@ from typing import Final
 from starlette.responses import Response
 
 from ramet.host.control.run_queries import RunRow
+from ramet.services.http import endpoints
+from ramet.services.http.endpoints import BYTES
 from ramet.services.http.event_stream import encode_events
-from ramet.services.http.operation import BYTES, Operation
 from ramet.services.http.request import RequestContext
+from ramet.services.http.routes.operation import Operation
 from ramet.services.http.schemas import Mail
 from ramet.services.http.sse import EventStream
 from ramet.services.operator.contract import (
@@ -91,110 +93,74 @@ def _merge(call: RequestContext, pages: Sequence[ApprovalPage]) -> ApprovalPage:
 
 OPERATIONS: Final = (
     Operation(
-        id="list_runs",
-        method="GET",
-        path="/v1/runs",
+        endpoint=endpoints.LIST_RUNS,
         summary="List the runs of the server's kernel: the active runs, or all recorded runs",
         handle=_list,
-        query=RunFilter,
-        answers=RunPage,
     ),
     Operation(
-        id="get_run",
+        endpoint=endpoints.GET_RUN,
         of="run",
-        method="GET",
-        path="/v1/runs/{run}",
         summary="One run, with its result",
         handle=_get,
-        answers=RunRow,
     ),
     Operation(
-        id="run_tree",
+        endpoint=endpoints.RUN_TREE,
         of="run",
-        method="GET",
-        path="/v1/runs/{run}/tree",
         summary="List all runs of the tree of a run",
         handle=_tree,
-        query=Paging,
-        answers=RunPage,
     ),
     Operation(
-        id="run_events",
+        endpoint=endpoints.RUN_EVENTS,
         of="run",
-        method="GET",
-        path="/v1/runs/{run}/events",
         summary="Return the recorded events of a run or its tree after a cursor, and with follow also new events",
         handle=_events,
-        query=EventOptions,
         stream=True,
         resumes=True,
     ),
     Operation(
-        id="send_run",
+        endpoint=endpoints.SEND_RUN,
         look_at="the events of the run",
         of="run",
-        method="POST",
-        path="/v1/runs/{run}/mail",
         summary="A message that a run reads at its next step",
         handle=_send,
-        takes=Mail,
-        answers=Sent,
         refuses=(409,),
     ),
     Operation(
-        id="stop_run",
+        endpoint=endpoints.STOP_RUN,
         repetition="again",
         of="run",
-        method="POST",
-        path="/v1/runs/{run}/stop",
         summary="End a run and all runs below it, and wait for their end",
         handle=_stop,
-        takes=StopRun,
-        answers=Stopped,
         refuses=(410,),
     ),
     Operation(
-        id="run_file",
+        endpoint=endpoints.RUN_FILE,
         of="run",
-        method="GET",
-        path="/v1/runs/{run}/file",
         summary="Read a file of an active run, by its path in the run's workspace",
         handle=_file,
-        query=WhichFile,
         refuses=(410, 413),
     ),
     Operation(
-        id="keep_run",
+        endpoint=endpoints.KEEP_RUN,
         repetition="again",
         of="run",
-        method="POST",
-        path="/v1/runs/{run}/keep",
         summary="Retain the tree of a run permanently, or no longer",
         handle=_keep,
-        takes=KeepTree,
-        answers=KeptTree,
     ),
     Operation(
-        id="list_approvals",
+        endpoint=endpoints.LIST_APPROVALS,
         of="everyone",
         merge=_merge,
         unpaged_query=b"limit=%d" % MOST,
-        method="GET",
-        path="/v1/approvals",
         summary="The questions of all agents that wait for a person",
         handle=_approvals,
-        query=Paging,
-        answers=ApprovalPage,
     ),
     Operation(
-        id="answer_approval",
+        endpoint=endpoints.ANSWER_APPROVAL,
         repetition="again",
         of="whoever",
-        method="POST",
-        path="/v1/approvals/{approval}",
         summary="Answer a question, once",
         handle=_answer,
-        takes=AnswerApproval,
         status=204,
     ),
 )

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Final
 
+from ramet.services.http import endpoints
 from ramet.services.http.event_stream import encode_events
-from ramet.services.http.operation import Operation
 from ramet.services.http.request import RequestContext
+from ramet.services.http.routes.operation import Operation
 from ramet.services.http.sse import EventStream
 from ramet.services.operator.contract import (
     GatePolicy,
@@ -49,50 +50,31 @@ async def _follow_passages(call: RequestContext) -> EventStream:
 
 OPERATIONS: Final = (
     Operation(
-        id="list_policies",
-        method="GET",
-        path="/v1/safety/policies",
+        endpoint=endpoints.LIST_POLICIES,
         summary="The safety policies of the server, by name",
         handle=_list,
-        query=Paging,
-        answers=GatePolicyPage,
     ),
     Operation(
-        id="get_policy",
-        method="GET",
-        path="/v1/safety/policies/{policy}",
+        endpoint=endpoints.GET_POLICY,
         summary="Return a safety policy: its newest version, or the version with a number",
         handle=_get,
-        query=WhichVersion,
-        answers=GatePolicy,
     ),
     Operation(
-        id="put_policy",
+        endpoint=endpoints.PUT_POLICY,
         repetition="again",
-        method="POST",
-        path="/v1/safety/policies/{policy}",
         summary="Store a new version of a safety policy, after the expected version",
         handle=_put,
-        takes=PutGatePolicy,
-        answers=GatePolicy,
         refuses=(409,),
     ),
     Operation(
-        id="passages",
-        method="GET",
-        path="/v1/safety/passages",
+        endpoint=endpoints.PASSAGES,
         summary="List the events of the safety gates after a cursor",
         handle=_list_passages,
-        query=PassageFilter,
-        answers=PassagePage,
     ),
     Operation(
-        id="follow_passages",
-        method="GET",
-        path="/v1/safety/passages/follow",
+        endpoint=endpoints.FOLLOW_PASSAGES,
         summary="Stream the events of the safety gates after a cursor, without an end",
         handle=_follow_passages,
-        query=PassageFilter,
         stream=True,
         resumes=True,
     ),

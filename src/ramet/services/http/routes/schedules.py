@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from ramet.host.scheduler.view import ScheduleView
-from ramet.services.http.operation import Operation
+from ramet.services.http import endpoints
 from ramet.services.http.request import RequestContext
+from ramet.services.http.routes.operation import Operation
 from ramet.services.operator.contract import AddSchedule, Paging, SchedulePage, TickList
 from ramet.services.operator.schedules import ScheduleViews
 
@@ -50,75 +51,50 @@ async def _results(call: RequestContext) -> TickList:
 
 OPERATIONS: Final = (
     Operation(
-        id="list_schedules",
-        method="GET",
-        path="/v1/schedules",
+        endpoint=endpoints.LIST_SCHEDULES,
         summary="List the schedules",
         handle=_list,
-        query=Paging,
-        answers=SchedulePage,
     ),
     Operation(
-        id="add_schedule",
+        endpoint=endpoints.ADD_SCHEDULE,
         look_at="the schedules",
-        method="POST",
-        path="/v1/schedules",
         summary="Run an agent later or repeatedly, while a server of this folder is running",
         handle=_add,
-        takes=AddSchedule,
-        answers=ScheduleView,
         status=201,
         refuses=(409,),
     ),
     Operation(
-        id="get_schedule",
-        method="GET",
-        path="/v1/schedules/{schedule}",
+        endpoint=endpoints.GET_SCHEDULE,
         summary="Return the state of a schedule",
         handle=_get,
-        answers=ScheduleView,
     ),
     Operation(
-        id="remove_schedule",
-        method="DELETE",
-        path="/v1/schedules/{schedule}",
+        endpoint=endpoints.REMOVE_SCHEDULE,
         summary="Remove a schedule; an active run continues",
         handle=_remove,
         status=204,
     ),
     Operation(
-        id="pause_schedule",
+        endpoint=endpoints.PAUSE_SCHEDULE,
         repetition="again",
-        method="POST",
-        path="/v1/schedules/{schedule}/pause",
         summary="Start no runs of a schedule until it is resumed",
         handle=_pause,
-        answers=ScheduleView,
     ),
     Operation(
-        id="resume_schedule",
+        endpoint=endpoints.RESUME_SCHEDULE,
         repetition="again",
-        method="POST",
-        path="/v1/schedules/{schedule}/resume",
         summary="Resume a schedule at its next time",
         handle=_resume,
-        answers=ScheduleView,
     ),
     Operation(
-        id="trigger_schedule",
+        endpoint=endpoints.TRIGGER_SCHEDULE,
         look_at="the results of the schedule",
-        method="POST",
-        path="/v1/schedules/{schedule}/trigger",
         summary="Run a schedule now, in addition to its times",
         handle=_trigger,
-        answers=ScheduleView,
     ),
     Operation(
-        id="schedule_results",
-        method="GET",
-        path="/v1/schedules/{schedule}/results",
+        endpoint=endpoints.SCHEDULE_RESULTS,
         summary="List the last ticks of a schedule with their states",
         handle=_results,
-        answers=TickList,
     ),
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from ramet.services.http.operation import Operation
+from ramet.services.http import endpoints
 from ramet.services.http.request import RequestContext
+from ramet.services.http.routes.operation import Operation
 from ramet.services.http.schemas import Newest
 from ramet.services.operator.contract import Paging, RemovedSession, SessionPage, ShownSession
 from ramet.services.operator.sessions import SessionViews
@@ -29,30 +30,19 @@ async def _remove(call: RequestContext) -> RemovedSession:
 
 OPERATIONS: Final = (
     Operation(
-        id="list_sessions",
-        method="GET",
-        path="/v1/sessions",
+        endpoint=endpoints.LIST_SESSIONS,
         summary="List the recorded conversations, the newest first",
         handle=_list,
-        query=Paging,
-        answers=SessionPage,
     ),
     Operation(
-        id="get_session",
-        method="GET",
-        path="/v1/sessions/{session}",
+        endpoint=endpoints.GET_SESSION,
         summary="Return a conversation with its messages, by the id of its session or of its root",
         handle=_get,
-        query=Newest,
-        answers=ShownSession,
     ),
     Operation(
-        id="remove_session",
-        method="DELETE",
-        path="/v1/sessions/{session}",
+        endpoint=endpoints.REMOVE_SESSION,
         summary="Remove a conversation that is not open, with all records of its agents; its id can be used again",
         handle=_remove,
-        answers=RemovedSession,
         refuses=(403, 409),
     ),
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from ramet.services.http.operation import Operation
+from ramet.services.http import endpoints
 from ramet.services.http.request import RequestContext
+from ramet.services.http.routes.operation import Operation
 from ramet.services.operator.contract import (
     RecipeFilter,
     RecipePage,
@@ -33,32 +34,20 @@ async def _versions(call: RequestContext) -> StateVersions:
 
 OPERATIONS: Final = (
     Operation(
-        id="list_recipes",
-        method="GET",
-        path="/v1/recipes",
+        endpoint=endpoints.LIST_RECIPES,
         summary="List the agent definitions that agents have registered",
         handle=_recipes,
-        query=RecipeFilter,
-        answers=RecipePage,
     ),
     Operation(
-        id="run_state",
+        endpoint=endpoints.RUN_STATE,
         of="run",
-        method="GET",
-        path="/v1/runs/{run}/state",
         summary="Values of a run's own state: now, as of an event, or as of a commit",
         handle=_state,
-        query=StateQuery,
-        answers=StatePage,
     ),
     Operation(
-        id="run_state_versions",
+        endpoint=endpoints.RUN_STATE_VERSIONS,
         of="run",
-        method="GET",
-        path="/v1/runs/{run}/state/versions",
         summary="The commits of a run's state, and the branches of it and its delegates",
         handle=_versions,
-        query=VersionsOptions,
-        answers=StateVersions,
     ),
 )

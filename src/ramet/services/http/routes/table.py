@@ -9,8 +9,7 @@ from typing import Final
 import msgspec
 from starlette.responses import Response
 
-from ramet.services.http import openapi
-from ramet.services.http.operation import Operation
+from ramet.services.http.endpoints import Endpoint
 from ramet.services.http.request import RequestContext
 from ramet.services.http.responses import Refusal
 from ramet.services.http.routes import (
@@ -18,6 +17,7 @@ from ramet.services.http.routes import (
     chat_completions,
     images,
     metrics,
+    openapi,
     runs,
     safety,
     schedules,
@@ -26,6 +26,7 @@ from ramet.services.http.routes import (
     teams,
     turns,
 )
+from ramet.services.http.routes.operation import Operation
 from ramet.services.http.schemas import Health
 from ramet.services.version import ramet_version
 
@@ -63,31 +64,22 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *safety.OPERATIONS,
     *metrics.OPERATIONS,
     Operation(
-        id="healthz",
-        method="GET",
-        path="/healthz",
+        endpoint=Endpoint("healthz", "GET", "/healthz", Health),
         summary="Report that the server is alive",
         handle=_healthz,
-        answers=Health,
         needs_key=False,
     ),
     Operation(
-        id="readyz",
-        method="GET",
-        path="/readyz",
+        endpoint=Endpoint("readyz", "GET", "/readyz", Health),
         summary="Report whether the server accepts work: its store is open and available, and it is not shutting down",
         handle=_readyz,
-        answers=Health,
         needs_key=False,
         refuses=(503,),
     ),
     Operation(
-        id="openapi",
-        method="GET",
-        path="/openapi.json",
+        endpoint=Endpoint("openapi", "GET", "/openapi.json", dict),
         summary="This document",
         handle=_openapi,
-        answers=dict,
         needs_key=False,
     ),
 )

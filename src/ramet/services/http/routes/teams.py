@@ -7,8 +7,9 @@ from typing import Final
 
 from ramet.core.errors import NotYours
 from ramet.services.contract import CreatedTeam, CreateTeam, TeamInfo
-from ramet.services.http.operation import Operation
+from ramet.services.http import endpoints
 from ramet.services.http.request import RequestContext
+from ramet.services.http.routes.operation import Operation
 from ramet.services.http.schemas import TeamList
 
 
@@ -42,42 +43,30 @@ def _merge(call: RequestContext, lists: Sequence[TeamList]) -> TeamList:
 
 OPERATIONS: Final = (
     Operation(
-        id="create_team",
+        endpoint=endpoints.CREATE_TEAM,
         repetition="found",
         begins=True,
-        method="POST",
-        path="/v1/teams",
         summary="Reserve a team, with the operator's key; the team's own key is shown only once",
         handle=_create,
-        takes=CreateTeam,
-        answers=CreatedTeam,
         status=201,
         refuses=(409,),
     ),
     Operation(
-        id="list_teams",
+        endpoint=endpoints.LIST_TEAMS,
         of="everyone",
         merge=_merge,
-        method="GET",
-        path="/v1/teams",
         summary="List the teams of the key",
         handle=_list,
-        answers=TeamList,
     ),
     Operation(
-        id="get_team",
+        endpoint=endpoints.GET_TEAM,
         of="team",
-        method="GET",
-        path="/v1/teams/{team}",
         summary="Return the resources of a team: total, held and free",
         handle=_get,
-        answers=TeamInfo,
     ),
     Operation(
-        id="delete_team",
+        endpoint=endpoints.DELETE_TEAM,
         of="team",
-        method="DELETE",
-        path="/v1/teams/{team}",
         summary="End all agents of a team, wait for their end, and remove the team",
         handle=_delete,
         status=204,

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Final
 
 from starlette.responses import Response
 
 from ramet.core.errors import RametError, StoreFailed
+from ramet.services.http import endpoints
 from ramet.services.http.event_stream import encode_events
-from ramet.services.http.operation import BYTES, Operation
 from ramet.services.http.request import RequestContext
+from ramet.services.http.routes.operation import Operation
 from ramet.services.http.schemas import After, History, Interrupted, Mail, Newest, TurnOptions, WhichTurn
 from ramet.services.http.sse import EventStream, StreamMoved
 from ramet.services.http.started_turns import begin_once
@@ -83,91 +84,65 @@ async def _events(call: RequestContext) -> EventStream:
 
 OPERATIONS: Final = (
     Operation(
-        id="turn",
+        endpoint=endpoints.TURN,
         repetition="found",
         look_at="the history of the agent",
         begins=True,
         of="agent",
-        method="POST",
-        path="/v1/agents/{agent}/turns",
         summary="Send a message to an agent, in its transport format, and stream its answer",
         handle=_turn,
-        media=BYTES,
-        has_body=True,
-        query=TurnOptions,
         stream=True,
         refuses=(410, 429),
     ),
     Operation(
-        id="read_turn",
+        endpoint=endpoints.READ_TURN,
         of="agent",
-        method="GET",
-        path="/v1/agents/{agent}/turns/{turn}",
         summary="Continue to read a turn after a lost connection, or read it as a second client",
         handle=_read_turn,
-        query=After,
         stream=True,
         resumes=True,
         refuses=(410,),
     ),
     Operation(
-        id="interrupt",
+        endpoint=endpoints.INTERRUPT,
         look_at="the turns of the agent",
         of="agent",
-        method="POST",
-        path="/v1/agents/{agent}/interrupt",
         summary="End the active turn, and keep the agent and its history",
         handle=_interrupt,
-        query=WhichTurn,
-        answers=Interrupted,
         refuses=(410,),
     ),
     Operation(
-        id="control",
+        endpoint=endpoints.CONTROL,
         look_at="what the operation changes",
         begins=True,
         of="agent",
-        method="POST",
-        path="/v1/agents/{agent}/control",
         summary='Do {"@type": name, …}, an operation of the agent\'s type',
         handle=_control,
-        takes=dict[str, Any],
-        answers=Any,
         refuses=(403, 409, 410, 429, 501, 502),
     ),
     Operation(
-        id="history",
+        endpoint=endpoints.HISTORY,
         of="agent",
-        method="GET",
-        path="/v1/agents/{agent}/history",
         summary="The conversation so far, or its last messages",
         handle=_history,
-        query=Newest,
-        answers=History,
         refuses=(410,),
     ),
     Operation(
-        id="events",
+        endpoint=endpoints.EVENTS,
         of="agent",
-        method="GET",
-        path="/v1/agents/{agent}/events",
         summary="Stream the recorded and the new events of an agent and all agents below it",
         handle=_events,
-        query=After,
         stream=True,
         resumes=True,
         refuses=(410,),
     ),
     Operation(
-        id="mail",
+        endpoint=endpoints.MAIL,
         look_at="the events of the agent",
         begins=True,
         of="agent",
-        method="POST",
-        path="/v1/agents/{agent}/mail",
         summary="A message that the agent reads at its next step",
         handle=_mail,
-        takes=Mail,
         status=204,
         refuses=(409, 410, 429),
     ),

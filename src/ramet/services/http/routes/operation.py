@@ -6,14 +6,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ramet.services.http.endpoints import Endpoint
 from ramet.services.http.request import RequestContext
-
-EVENT_STREAM, BYTES, TAR, JSON = (
-    "text/event-stream",
-    "application/octet-stream",
-    "application/x-tar",
-    "application/json",
-)
 
 #: The effect of repeating a POST with an `Idempotency-Key` after the first one's server was killed in the middle. It
 #: returns the created object, or creates it; or is executed again, as it is idempotent; or is refused.
@@ -28,16 +22,9 @@ Of = Literal["here", "agent", "team", "run", "body", "query", "key", "everyone",
 class Operation:
     """An operation of the HTTP API. `handle` returns a structure, None for no content, or a response of its own."""
 
-    id: str
-    method: Literal["GET", "POST", "DELETE"]
-    path: str
+    endpoint: Endpoint[Any]
     summary: str
     handle: Callable[[RequestContext], Awaitable[Any]]
-    takes: Any = None  #: the structure of the body
-    media: str = JSON  #: the media type of the body, if it is bytes and no structure
-    has_body: bool = False
-    query: Any = None
-    answers: Any = None
     status: int = 200
     stream: bool = False  #: whether it may answer with server-sent events
     resumes: bool = False  #: whether Last-Event-ID resumes its stream

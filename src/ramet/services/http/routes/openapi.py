@@ -5,16 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from http import HTTPStatus
+from types import NoneType
 from typing import Any
 
 import msgspec
 from msgspec import NODEFAULT, Raw, Struct
 from msgspec.structs import FieldInfo, fields
 
-from ramet.services.http.operation import BYTES, EVENT_STREAM, JSON, Operation
+from ramet.services.http.endpoints import BYTES, EVENT_STREAM, JSON
+from ramet.services.http.routes.operation import Operation
 from ramet.services.idempotency.attempts import HEADER, MOST_CHARS
 from ramet.services.problems import MEDIA_TYPE
 
+_NO_SCHEMA = (None, NoneType, bytes)
 _REFS = "#/components/schemas/{name}"
 #: The schema of one event: OpenAPI's tools read a stream as a sequence of events.
 _EVENT: dict[str, Any] = {
@@ -39,7 +42,8 @@ class ProblemDocument(Struct):
 
 def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
     """Return the whole document. Operations of the same path are grouped."""
-    kinds = [kind for each in operations for kind in (each.takes, each.query, each.answers) if kind is not None]
+    endpoints = [each.endpoint for each in operations]
+    kinds = [kind for each in endpoints for kind in (each.takes, each.query, each.answers) if kind not in _NO_SCHEMA]
     kinds = list(dict.fromkeys([ProblemDocument, *kinds]))
     schemas, components = msgspec.json.schema_components(
         map(_schema_type, kinds), ref_template=_REFS, schema_hook=_opaque_schema
@@ -47,7 +51,7 @@ def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
     schema_of = dict(zip(kinds, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for each in operations:
-        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, schema_of, components)
+        paths.setdefault(each.endpoint.path, {})[each.endpoint.method.lower()] = _operation(each, schema_of, components)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -67,14 +71,15 @@ def document(operations: Sequence[Operation], version: str) -> dict[str, Any]:
 
 
 def _operation(each: Operation, schema_of: dict[Any, Any], components: dict[str, Any]) -> dict[str, Any]:
-    document: dict[str, Any] = {"operationId": each.id, "summary": each.summary}
+    endpoint = each.endpoint
+    document: dict[str, Any] = {"operationId": endpoint.id, "summary": each.summary}
     if parameters := _parameters(each, schema_of, components):
         document["parameters"] = parameters
-    if each.takes is not None:
-        document["requestBody"] = {"required": True, "content": {JSON: {"schema": schema_of[each.takes]}}}
-    elif each.has_body:
+    if endpoint.takes is not None:
+        document["requestBody"] = {"required": True, "content": {JSON: {"schema": schema_of[endpoint.takes]}}}
+    elif endpoint.media:
         # A message may be empty: the agent decides about that.
-        document["requestBody"] = {"required": each.media != BYTES, "content": {each.media: {"schema": {}}}}
+        document["requestBody"] = {"required": endpoint.media != BYTES, "content": {endpoint.media: {"schema": {}}}}
     document["responses"] = {str(each.status): _answer(each, schema_of)}
     document["responses"] |= {str(status): _problem(status, each, schema_of) for status in sorted(_refusals(each))}
     document["security"] = [{"bearer": []}, {"key": []}] if each.needs_key else []
@@ -82,16 +87,17 @@ def _operation(each: Operation, schema_of: dict[Any, Any], components: dict[str,
 
 
 def _parameters(each: Operation, schema_of: dict[Any, Any], components: dict[str, Any]) -> list[dict[str, Any]]:
+    endpoint = each.endpoint
     parameters = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
-        for name in re.findall(r"{(\w+)}", each.path)
+        for name in re.findall(r"{(\w+)}", endpoint.path)
     ]
-    if each.query is not None:
-        schema = components[schema_of[each.query]["$ref"].rpartition("/")[2]]
+    if endpoint.query is not None:
+        schema = components[schema_of[endpoint.query]["$ref"].rpartition("/")[2]]
         parameters += [{"name": name, "in": "query", "schema": field} for name, field in schema["properties"].items()]
     if each.resumes:
         parameters.append({"name": "Last-Event-ID", "in": "header", "schema": {"type": "string"}})
-    if each.method == "POST":
+    if endpoint.method == "POST":
         key = {"type": "string", "minLength": 1, "maxLength": MOST_CHARS, "pattern": "^[ -~]+$"}
         parameters.append({"name": HEADER, "in": "header", "schema": key})
     return parameters
@@ -99,8 +105,8 @@ def _parameters(each: Operation, schema_of: dict[Any, Any], components: dict[str
 
 def _answer(each: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
     content: dict[str, Any] = {}
-    if each.answers is not None:
-        content[JSON] = {"schema": schema_of[each.answers]}
+    if each.endpoint.answers not in _NO_SCHEMA:
+        content[JSON] = {"schema": schema_of[each.endpoint.answers]}
     if each.stream:
         content[EVENT_STREAM] = {"schema": _EVENT}
     response: dict[str, Any] = {"description": HTTPStatus(each.status).phrase}
@@ -109,14 +115,15 @@ def _answer(each: Operation, schema_of: dict[Any, Any]) -> dict[str, Any]:
 
 def _refusals(each: Operation) -> set[int]:
     """Return the statuses of all refusals: of any request, of keys, of bodies, of values, and of the operation."""
+    endpoint = each.endpoint
     statuses = {431, 500, 503, *each.refuses}
     if each.needs_key:
         statuses |= {401, 404}
-    if each.takes is not None or each.has_body:
+    if endpoint.takes is not None or endpoint.media:
         statuses |= {400, 408, 413, 429}
-    if each.method == "POST":
+    if endpoint.method == "POST":
         statuses |= {409, 410, 422}  # of an Idempotency-Key
-    if each.takes is not None or each.has_body or each.query is not None:
+    if endpoint.takes is not None or endpoint.media or endpoint.query is not None:
         statuses.add(422)
     return statuses
 
