@@ -18,10 +18,26 @@ from ramet.services.contract import (
 from ramet.services.errors import BodyTooLarge
 from ramet.services.http import endpoints
 from ramet.services.http.request import RequestContext
-from ramet.services.http.routes.operation import Operation
+from ramet.services.http.routes.operation import Operations
 from ramet.services.http.schemas import AgentFilter, AgentList, Rotated
 
+OPERATIONS: Final = Operations()
 
+
+def _merge(call: RequestContext, lists: Sequence[AgentList]) -> AgentList:
+    agents = {each.id: each for part in lists for each in part.agents}
+    return AgentList(sorted(agents.values(), key=lambda each: (each.created_at, each.path)))
+
+
+@OPERATIONS.add(
+    endpoints.SPAWN_AGENT,
+    "Start an agent in a team; its nonce, the owner's key, is shown only once",
+    repetition="found",
+    begins=True,
+    of="body",
+    status=201,
+    refuses=(403, 409, 410, 429, 501, 502),
+)
 async def _spawn(call: RequestContext) -> SpawnedAgent:
     await call.team()
     request = await call.json(SpawnAgent)
@@ -33,6 +49,9 @@ async def _spawn(call: RequestContext) -> SpawnedAgent:
     return await call.or_disconnect(spawner.spawn_agent(request, call.key, entropy))
 
 
+@OPERATIONS.add(
+    endpoints.LIST_AGENTS, "List the agents of a team, or of all teams of the key", of="query", merge=_merge
+)
 async def _list(call: RequestContext) -> AgentList:
     query = call.query(AgentFilter)
     labels = {}
@@ -45,14 +64,30 @@ async def _list(call: RequestContext) -> AgentList:
     return AgentList(await call.parts.spawner.list_agents(filters, call.key))
 
 
+@OPERATIONS.add(endpoints.GET_AGENT, "Describe an agent and its state", of="agent")
 async def _get(call: RequestContext) -> AgentInfo:
     return await call.parts.spawner.get_agent(call.path("agent"), call.key)
 
 
+@OPERATIONS.add(
+    endpoints.KILL_AGENT,
+    "End an agent and all agents below it, wait for their end, and remove it",
+    of="agent",
+    status=204,
+    refuses=(409,),
+)
 async def _kill(call: RequestContext) -> None:
     await call.parts.spawner.kill_agent(call.path("agent"), call.key)
 
 
+@OPERATIONS.add(
+    endpoints.SUPPLY_VALUES,
+    "Resume an agent that waits for values of variables and secrets, which are not recorded",
+    repetition="again",
+    begins=True,
+    of="agent",
+    refuses=(403, 409, 410, 429, 501, 502),
+)
 async def _supply_values(call: RequestContext) -> AgentInfo:
     spawner, agent = call.parts.spawner, call.path("agent")
     spawner.agents.authorized_entry(agent, call.key, "delegate")  # before reading bytes of a stranger
@@ -65,6 +100,15 @@ async def _supply_values(call: RequestContext) -> AgentInfo:
     return await spawner.supply_values(agent, call.key, request)
 
 
+@OPERATIONS.add(
+    endpoints.DELEGATE,
+    "Create a narrower key that can be revoked, or transfer the ownership; the key is shown only once",
+    repetition="found",
+    ends_key=True,
+    of="agent",
+    status=201,
+    refuses=(409,),
+)
 async def _delegate(call: RequestContext) -> DelegatedKey:
     if call.sender is None:
         call.parts.spawner.agents.authorized_entry(
@@ -74,86 +118,19 @@ async def _delegate(call: RequestContext) -> DelegatedKey:
     return await call.parts.spawner.delegate(call.path("agent"), call.key, request, entropy)
 
 
+@OPERATIONS.add(endpoints.REVOKE, "Revoke a narrower key", of="agent", status=204, refuses=(409,))
 async def _revoke(call: RequestContext) -> None:
     await call.parts.spawner.revoke(call.path("agent"), call.key, call.path("id"))
 
 
+@OPERATIONS.add(
+    endpoints.ROTATE,
+    "Replace the owner's key; the old key is no longer valid",
+    repetition="found",
+    ends_key=True,
+    of="agent",
+    refuses=(409,),
+)
 async def _rotate(call: RequestContext) -> Rotated:
     entropy = call.attempt.entropy if call.attempt is not None else None
     return Rotated(await call.parts.spawner.rotate(call.path("agent"), call.key, entropy))
-
-
-def _merge(call: RequestContext, lists: Sequence[AgentList]) -> AgentList:
-    agents = {each.id: each for part in lists for each in part.agents}
-    return AgentList(sorted(agents.values(), key=lambda each: (each.created_at, each.path)))
-
-
-OPERATIONS: Final = (
-    Operation(
-        endpoint=endpoints.SPAWN_AGENT,
-        repetition="found",
-        begins=True,
-        of="body",
-        summary="Start an agent in a team; its nonce, the owner's key, is shown only once",
-        handle=_spawn,
-        status=201,
-        refuses=(403, 409, 410, 429, 501, 502),
-    ),
-    Operation(
-        endpoint=endpoints.LIST_AGENTS,
-        of="query",
-        merge=_merge,
-        summary="List the agents of a team, or of all teams of the key",
-        handle=_list,
-    ),
-    Operation(
-        endpoint=endpoints.GET_AGENT,
-        of="agent",
-        summary="Describe an agent and its state",
-        handle=_get,
-    ),
-    Operation(
-        endpoint=endpoints.KILL_AGENT,
-        of="agent",
-        summary="End an agent and all agents below it, wait for their end, and remove it",
-        handle=_kill,
-        status=204,
-        refuses=(409,),
-    ),
-    Operation(
-        endpoint=endpoints.SUPPLY_VALUES,
-        repetition="again",
-        begins=True,
-        of="agent",
-        summary="Resume an agent that waits for values of variables and secrets, which are not recorded",
-        handle=_supply_values,
-        refuses=(403, 409, 410, 429, 501, 502),
-    ),
-    Operation(
-        endpoint=endpoints.DELEGATE,
-        repetition="found",
-        ends_key=True,
-        of="agent",
-        summary="Create a narrower key that can be revoked, or transfer the ownership; the key is shown only once",
-        handle=_delegate,
-        status=201,
-        refuses=(409,),
-    ),
-    Operation(
-        endpoint=endpoints.REVOKE,
-        of="agent",
-        summary="Revoke a narrower key",
-        handle=_revoke,
-        status=204,
-        refuses=(409,),
-    ),
-    Operation(
-        endpoint=endpoints.ROTATE,
-        repetition="found",
-        ends_key=True,
-        of="agent",
-        summary="Replace the owner's key; the old key is no longer valid",
-        handle=_rotate,
-        refuses=(409,),
-    ),
-)

@@ -7,9 +7,11 @@ from typing import Final
 from ramet.core.errors import Denied, NotYours
 from ramet.services.http import endpoints
 from ramet.services.http.request import RequestContext
-from ramet.services.http.routes.operation import Operation
+from ramet.services.http.routes.operation import Operations
 from ramet.services.http.schemas import BundleList, ImageList
 from ramet.services.packaging.contract import OPERATOR, BundleInfo, CreateImage, ImageInfo, Job
+
+OPERATIONS: Final = Operations()
 
 
 def _require_operator(call: RequestContext, kind: str) -> None:
@@ -18,6 +20,13 @@ def _require_operator(call: RequestContext, kind: str) -> None:
         raise NotYours(kind, call.path("id"))
 
 
+@OPERATIONS.add(
+    endpoints.UPLOAD_BUNDLE,
+    "Upload a bundle as a tar, plain or with gzip; for the operator, and for teams if a rule allows it",
+    repetition="again",
+    status=201,
+    refuses=(403,),
+)
 async def _upload(call: RequestContext) -> BundleInfo:
     owner = OPERATOR
     if call.parts.rules.bundles == "teams":
@@ -27,10 +36,19 @@ async def _upload(call: RequestContext) -> BundleInfo:
     return await call.parts.packaging.upload(call.pieces(is_held=False), owner)
 
 
+@OPERATIONS.add(
+    endpoints.LIST_BUNDLES, "List the bundles of the key's team and of the operator; all bundles for the operator"
+)
 async def _list_bundles(call: RequestContext) -> BundleList:
     return BundleList(await call.parts.packaging.list_bundles(await call.team()))
 
 
+@OPERATIONS.add(
+    endpoints.DELETE_BUNDLE,
+    "Remove a bundle that no image contains and no live agent has loaded; for the operator",
+    status=204,
+    refuses=(409,),
+)
 async def _delete_bundle(call: RequestContext) -> None:
     _require_operator(call, "bundle")
     id = call.path("id")
@@ -40,6 +58,32 @@ async def _delete_bundle(call: RequestContext) -> None:
     )
 
 
+@OPERATIONS.add(
+    endpoints.CREATE_IMAGE, "Build an image of bundles, on top of another image", repetition="again", status=202
+)
+async def _create(call: RequestContext) -> Job:
+    team = await call.team()
+    request = await call.json(CreateImage)
+    return await call.parts.packaging.create_image(request.base, request.bundles, team)
+
+
+@OPERATIONS.add(endpoints.LIST_IMAGES, "List the images for agents of the key's team; all images for the operator")
+async def _list(call: RequestContext) -> ImageList:
+    return ImageList(await call.parts.packaging.list_images(await call.team()))
+
+
+@OPERATIONS.add(endpoints.GET_IMAGE, "One image")
+async def _get(call: RequestContext) -> ImageInfo:
+    team = await call.team()
+    return await call.parts.packaging.image_info(call.path("id"), team)
+
+
+@OPERATIONS.add(
+    endpoints.DELETE_IMAGE,
+    "Remove an image that no live agent was spawned from; for the operator",
+    status=204,
+    refuses=(409,),
+)
 async def _delete_image(call: RequestContext) -> None:
     _require_operator(call, "image")
     id = call.path("id")
@@ -49,74 +93,7 @@ async def _delete_image(call: RequestContext) -> None:
     )
 
 
-async def _create(call: RequestContext) -> Job:
-    team = await call.team()
-    request = await call.json(CreateImage)
-    return await call.parts.packaging.create_image(request.base, request.bundles, team)
-
-
-async def _list(call: RequestContext) -> ImageList:
-    return ImageList(await call.parts.packaging.list_images(await call.team()))
-
-
-async def _get(call: RequestContext) -> ImageInfo:
-    team = await call.team()
-    return await call.parts.packaging.image_info(call.path("id"), team)
-
-
+@OPERATIONS.add(endpoints.GET_JOB, "Return the progress of the build of an image")
 async def _job(call: RequestContext) -> Job:
     team = await call.team()
     return await call.parts.packaging.job(call.path("id"), team)
-
-
-OPERATIONS: Final = (
-    Operation(
-        endpoint=endpoints.UPLOAD_BUNDLE,
-        repetition="again",
-        summary="Upload a bundle as a tar, plain or with gzip; for the operator, and for teams if a rule allows it",
-        handle=_upload,
-        status=201,
-        refuses=(403,),
-    ),
-    Operation(
-        endpoint=endpoints.LIST_BUNDLES,
-        summary="List the bundles of the key's team and of the operator; all bundles for the operator",
-        handle=_list_bundles,
-    ),
-    Operation(
-        endpoint=endpoints.DELETE_BUNDLE,
-        summary="Remove a bundle that no image contains and no live agent has loaded; for the operator",
-        handle=_delete_bundle,
-        status=204,
-        refuses=(409,),
-    ),
-    Operation(
-        endpoint=endpoints.CREATE_IMAGE,
-        repetition="again",
-        summary="Build an image of bundles, on top of another image",
-        handle=_create,
-        status=202,
-    ),
-    Operation(
-        endpoint=endpoints.LIST_IMAGES,
-        summary="List the images for agents of the key's team; all images for the operator",
-        handle=_list,
-    ),
-    Operation(
-        endpoint=endpoints.GET_IMAGE,
-        summary="One image",
-        handle=_get,
-    ),
-    Operation(
-        endpoint=endpoints.DELETE_IMAGE,
-        summary="Remove an image that no live agent was spawned from; for the operator",
-        handle=_delete_image,
-        status=204,
-        refuses=(409,),
-    ),
-    Operation(
-        endpoint=endpoints.GET_JOB,
-        summary="Return the progress of the build of an image",
-        handle=_job,
-    ),
-)

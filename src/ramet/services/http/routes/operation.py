@@ -38,3 +38,19 @@ class Operation:
     of: Of = "here"
     merge: Callable[[RequestContext, Sequence[Any]], Any] | None = None  #: merges all answers, for `everyone`
     unpaged_query: bytes = b""  #: the query that asks each kernel for all items, if the answer is paged
+
+
+Handle = Callable[[RequestContext], Awaitable[Any]]
+
+
+class Operations(list[Operation]):
+    """The operations of one module of routes, in the order of their definitions."""
+
+    def add(self, endpoint: Endpoint[Any], summary: str, **options: Any) -> Callable[[Handle], Handle]:
+        """Return a decorator that makes a function the `handle` of a new operation. See `Operation` for the options."""
+
+        def add(handle: Handle) -> Handle:
+            self.append(Operation(endpoint=endpoint, summary=summary, handle=handle, **options))
+            return handle
+
+        return add

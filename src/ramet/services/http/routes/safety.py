@@ -7,7 +7,7 @@ from typing import Final
 from ramet.services.http import endpoints
 from ramet.services.http.event_stream import encode_events
 from ramet.services.http.request import RequestContext
-from ramet.services.http.routes.operation import Operation
+from ramet.services.http.routes.operation import Operations
 from ramet.services.http.sse import EventStream
 from ramet.services.operator.contract import (
     GatePolicy,
@@ -20,62 +20,46 @@ from ramet.services.operator.contract import (
 )
 from ramet.services.operator.safety import GateViews
 
+OPERATIONS: Final = Operations()
+
 
 def _gates(call: RequestContext) -> GateViews:
     return call.parts.kernel.open(call.key, "safety policy", call.request.path_params.get("policy", "")).gates
 
 
+@OPERATIONS.add(endpoints.LIST_POLICIES, "The safety policies of the server, by name")
 async def _list(call: RequestContext) -> GatePolicyPage:
     return await _gates(call).page(call.query(Paging))
 
 
+@OPERATIONS.add(endpoints.GET_POLICY, "Return a safety policy: its newest version, or the version with a number")
 async def _get(call: RequestContext) -> GatePolicy:
     return await _gates(call).get(call.path("policy"), call.query(WhichVersion).version)
 
 
+@OPERATIONS.add(
+    endpoints.PUT_POLICY,
+    "Store a new version of a safety policy, after the expected version",
+    repetition="again",
+    refuses=(409,),
+)
 async def _put(call: RequestContext) -> GatePolicy:
     gates = _gates(call)
     return await gates.put(call.path("policy"), await call.json(PutGatePolicy))
 
 
+@OPERATIONS.add(endpoints.PASSAGES, "List the events of the safety gates after a cursor")
 async def _list_passages(call: RequestContext) -> PassagePage:
     return await _gates(call).list_events(call.query(PassageFilter))
 
 
+@OPERATIONS.add(
+    endpoints.FOLLOW_PASSAGES,
+    "Stream the events of the safety gates after a cursor, without an end",
+    stream=True,
+    resumes=True,
+)
 async def _follow_passages(call: RequestContext) -> EventStream:
     gates, query = _gates(call), call.query(PassageFilter)
     query.after = call.after(query.after)
     return call.parts.streams.stream(encode_events(gates.follow_events(query)))
-
-
-OPERATIONS: Final = (
-    Operation(
-        endpoint=endpoints.LIST_POLICIES,
-        summary="The safety policies of the server, by name",
-        handle=_list,
-    ),
-    Operation(
-        endpoint=endpoints.GET_POLICY,
-        summary="Return a safety policy: its newest version, or the version with a number",
-        handle=_get,
-    ),
-    Operation(
-        endpoint=endpoints.PUT_POLICY,
-        repetition="again",
-        summary="Store a new version of a safety policy, after the expected version",
-        handle=_put,
-        refuses=(409,),
-    ),
-    Operation(
-        endpoint=endpoints.PASSAGES,
-        summary="List the events of the safety gates after a cursor",
-        handle=_list_passages,
-    ),
-    Operation(
-        endpoint=endpoints.FOLLOW_PASSAGES,
-        summary="Stream the events of the safety gates after a cursor, without an end",
-        handle=_follow_passages,
-        stream=True,
-        resumes=True,
-    ),
-)

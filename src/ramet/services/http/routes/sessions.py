@@ -6,43 +6,34 @@ from typing import Final
 
 from ramet.services.http import endpoints
 from ramet.services.http.request import RequestContext
-from ramet.services.http.routes.operation import Operation
+from ramet.services.http.routes.operation import Operations
 from ramet.services.http.schemas import Newest
 from ramet.services.operator.contract import Paging, RemovedSession, SessionPage, ShownSession
 from ramet.services.operator.sessions import SessionViews
+
+OPERATIONS: Final = Operations()
 
 
 def _sessions(call: RequestContext) -> SessionViews:
     return call.parts.kernel.open(call.key, "session", call.request.path_params.get("session", "")).sessions
 
 
+@OPERATIONS.add(endpoints.LIST_SESSIONS, "List the recorded conversations, the newest first")
 async def _list(call: RequestContext) -> SessionPage:
     return await _sessions(call).page(call.query(Paging))
 
 
+@OPERATIONS.add(
+    endpoints.GET_SESSION, "Return a conversation with its messages, by the id of its session or of its root"
+)
 async def _get(call: RequestContext) -> ShownSession:
     return await _sessions(call).get(call.path("session"), call.query(Newest).last)
 
 
+@OPERATIONS.add(
+    endpoints.REMOVE_SESSION,
+    "Remove a conversation that is not open, with all records of its agents; its id can be used again",
+    refuses=(403, 409),
+)
 async def _remove(call: RequestContext) -> RemovedSession:
     return await _sessions(call).remove(call.path("session"))
-
-
-OPERATIONS: Final = (
-    Operation(
-        endpoint=endpoints.LIST_SESSIONS,
-        summary="List the recorded conversations, the newest first",
-        handle=_list,
-    ),
-    Operation(
-        endpoint=endpoints.GET_SESSION,
-        summary="Return a conversation with its messages, by the id of its session or of its root",
-        handle=_get,
-    ),
-    Operation(
-        endpoint=endpoints.REMOVE_SESSION,
-        summary="Remove a conversation that is not open, with all records of its agents; its id can be used again",
-        handle=_remove,
-        refuses=(403, 409),
-    ),
-)

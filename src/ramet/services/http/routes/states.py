@@ -6,7 +6,7 @@ from typing import Final
 
 from ramet.services.http import endpoints
 from ramet.services.http.request import RequestContext
-from ramet.services.http.routes.operation import Operation
+from ramet.services.http.routes.operation import Operations
 from ramet.services.operator.contract import (
     RecipeFilter,
     RecipePage,
@@ -16,38 +16,24 @@ from ramet.services.operator.contract import (
     VersionsOptions,
 )
 
+OPERATIONS: Final = Operations()
 
+
+@OPERATIONS.add(endpoints.LIST_RECIPES, "List the agent definitions that agents have registered")
 async def _recipes(call: RequestContext) -> RecipePage:
     return await call.parts.kernel.open(call.key, "recipe").states.recipes(call.query(RecipeFilter))
 
 
+@OPERATIONS.add(endpoints.RUN_STATE, "Values of a run's own state: now, as of an event, or as of a commit", of="run")
 async def _state(call: RequestContext) -> StatePage:
     run = call.path("run")
     return await call.parts.kernel.open(call.key, "run", run).states.page(run, call.query(StateQuery))
 
 
+@OPERATIONS.add(
+    endpoints.RUN_STATE_VERSIONS, "The commits of a run's state, and the branches of it and its delegates", of="run"
+)
 async def _versions(call: RequestContext) -> StateVersions:
     run = call.path("run")
     states = call.parts.kernel.open(call.key, "run", run).states
     return await states.versions(run, call.query(VersionsOptions).limit)
-
-
-OPERATIONS: Final = (
-    Operation(
-        endpoint=endpoints.LIST_RECIPES,
-        summary="List the agent definitions that agents have registered",
-        handle=_recipes,
-    ),
-    Operation(
-        endpoint=endpoints.RUN_STATE,
-        of="run",
-        summary="Values of a run's own state: now, as of an event, or as of a commit",
-        handle=_state,
-    ),
-    Operation(
-        endpoint=endpoints.RUN_STATE_VERSIONS,
-        of="run",
-        summary="The commits of a run's state, and the branches of it and its delegates",
-        handle=_versions,
-    ),
-)

@@ -9,10 +9,25 @@ from ramet.core.errors import NotYours
 from ramet.services.contract import CreatedTeam, CreateTeam, TeamInfo
 from ramet.services.http import endpoints
 from ramet.services.http.request import RequestContext
-from ramet.services.http.routes.operation import Operation
+from ramet.services.http.routes.operation import Operations
 from ramet.services.http.schemas import TeamList
 
+OPERATIONS: Final = Operations()
 
+
+def _merge(call: RequestContext, lists: Sequence[TeamList]) -> TeamList:
+    teams = {each.id: each for part in lists for each in part.teams}
+    return TeamList(sorted(teams.values(), key=lambda each: (each.created_at, each.id)))
+
+
+@OPERATIONS.add(
+    endpoints.CREATE_TEAM,
+    "Reserve a team, with the operator's key; the team's own key is shown only once",
+    repetition="found",
+    begins=True,
+    status=201,
+    refuses=(409,),
+)
 async def _create(call: RequestContext) -> CreatedTeam:
     if not call.parts.spawner.agents.is_operator(call.key):  # before reading bytes of a stranger
         raise NotYours("team", "")
@@ -24,52 +39,22 @@ async def _create(call: RequestContext) -> CreatedTeam:
     return await spawner.create_team(await call.json(CreateTeam), call.key, entropy)
 
 
+@OPERATIONS.add(endpoints.LIST_TEAMS, "List the teams of the key", of="everyone", merge=_merge)
 async def _list(call: RequestContext) -> TeamList:
     return TeamList(await call.parts.spawner.list_teams(call.key))
 
 
+@OPERATIONS.add(endpoints.GET_TEAM, "Return the resources of a team: total, held and free", of="team")
 async def _get(call: RequestContext) -> TeamInfo:
     return await call.parts.spawner.get_team(call.path("team"), call.key)
 
 
+@OPERATIONS.add(
+    endpoints.DELETE_TEAM,
+    "End all agents of a team, wait for their end, and remove the team",
+    of="team",
+    status=204,
+    refuses=(409,),
+)
 async def _delete(call: RequestContext) -> None:
     await call.parts.spawner.delete_team(call.path("team"), call.key)
-
-
-def _merge(call: RequestContext, lists: Sequence[TeamList]) -> TeamList:
-    teams = {each.id: each for part in lists for each in part.teams}
-    return TeamList(sorted(teams.values(), key=lambda each: (each.created_at, each.id)))
-
-
-OPERATIONS: Final = (
-    Operation(
-        endpoint=endpoints.CREATE_TEAM,
-        repetition="found",
-        begins=True,
-        summary="Reserve a team, with the operator's key; the team's own key is shown only once",
-        handle=_create,
-        status=201,
-        refuses=(409,),
-    ),
-    Operation(
-        endpoint=endpoints.LIST_TEAMS,
-        of="everyone",
-        merge=_merge,
-        summary="List the teams of the key",
-        handle=_list,
-    ),
-    Operation(
-        endpoint=endpoints.GET_TEAM,
-        of="team",
-        summary="Return the resources of a team: total, held and free",
-        handle=_get,
-    ),
-    Operation(
-        endpoint=endpoints.DELETE_TEAM,
-        of="team",
-        summary="End all agents of a team, wait for their end, and remove the team",
-        handle=_delete,
-        status=204,
-        refuses=(409,),
-    ),
-)

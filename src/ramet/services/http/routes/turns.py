@@ -12,7 +12,7 @@ from ramet.core.errors import RametError, StoreFailed
 from ramet.services.http import endpoints
 from ramet.services.http.event_stream import encode_events
 from ramet.services.http.request import RequestContext
-from ramet.services.http.routes.operation import Operation
+from ramet.services.http.routes.operation import Operations
 from ramet.services.http.schemas import After, History, Interrupted, Mail, Newest, TurnOptions, WhichTurn
 from ramet.services.http.sse import EventStream, StreamMoved
 from ramet.services.http.started_turns import begin_once
@@ -20,7 +20,19 @@ from ramet.services.problems import to_problem
 from ramet.services.turns.turn import Turn
 from ramet.wire.sse import encode
 
+OPERATIONS: Final = Operations()
 
+
+@OPERATIONS.add(
+    endpoints.TURN,
+    "Send a message to an agent, in its transport format, and stream its answer",
+    repetition="found",
+    look_at="the history of the agent",
+    begins=True,
+    of="agent",
+    stream=True,
+    refuses=(410, 429),
+)
 async def _turn(call: RequestContext) -> EventStream:
     options = call.query(TurnOptions)
     agent, key = call.path("agent"), call.key
@@ -30,10 +42,80 @@ async def _turn(call: RequestContext) -> EventStream:
     return _stream(call, turn, 0)
 
 
+@OPERATIONS.add(
+    endpoints.READ_TURN,
+    "Continue to read a turn after a lost connection, or read it as a second client",
+    of="agent",
+    stream=True,
+    resumes=True,
+    refuses=(410,),
+)
 async def _read_turn(call: RequestContext) -> EventStream:
     agent, turn = call.path("agent"), call.path("turn")
     turn_handle = call.parts.agents.turn_of(agent, call.key, turn)
     return _stream(call, turn_handle, call.after(call.query(After).after, turn))
+
+
+@OPERATIONS.add(
+    endpoints.INTERRUPT,
+    "End the active turn, and keep the agent and its history",
+    look_at="the turns of the agent",
+    of="agent",
+    refuses=(410,),
+)
+async def _interrupt(call: RequestContext) -> Interrupted:
+    turn = call.query(WhichTurn).turn
+    return Interrupted(await call.parts.agents.interrupt(call.path("agent"), call.key, turn))
+
+
+@OPERATIONS.add(
+    endpoints.CONTROL,
+    'Do {"@type": name, …}, an operation of the agent\'s type',
+    look_at="what the operation changes",
+    begins=True,
+    of="agent",
+    refuses=(403, 409, 410, 429, 501, 502),
+)
+async def _control(call: RequestContext) -> Response:
+    agent, key = call.path("agent"), call.key
+    call.parts.spawner.agents.authorized_entry(agent, key, "control")
+    operation = await call.body(call.parts.message_bytes)
+    return Response(await call.parts.agents.control(agent, key, operation), media_type="application/json")
+
+
+@OPERATIONS.add(endpoints.HISTORY, "The conversation so far, or its last messages", of="agent", refuses=(410,))
+async def _history(call: RequestContext) -> History:
+    last = call.query(Newest).last
+    return History(await call.parts.agents.history(call.path("agent"), call.key, last))
+
+
+@OPERATIONS.add(
+    endpoints.EVENTS,
+    "Stream the recorded and the new events of an agent and all agents below it",
+    of="agent",
+    stream=True,
+    resumes=True,
+    refuses=(410,),
+)
+async def _events(call: RequestContext) -> EventStream:
+    after = call.after(call.query(After).after)
+    events = call.parts.agents.events(call.path("agent"), call.key, after)
+    return call.parts.streams.stream(encode_events(events))
+
+
+@OPERATIONS.add(
+    endpoints.MAIL,
+    "A message that the agent reads at its next step",
+    look_at="the events of the agent",
+    begins=True,
+    of="agent",
+    status=204,
+    refuses=(409, 410, 429),
+)
+async def _mail(call: RequestContext) -> None:
+    call.parts.spawner.agents.authorized_entry(call.path("agent"), call.key, "mail")
+    mail = await call.json(Mail)
+    await call.parts.agents.mail(call.path("agent"), call.key, mail.text, mail.dedupe_s)
 
 
 def _stream(call: RequestContext, turn: Turn, after: int) -> EventStream:
@@ -51,99 +133,3 @@ def _stream(call: RequestContext, turn: Turn, after: int) -> EventStream:
 
     path = f"/v1/agents/{call.path('agent')}/turns/{turn.id}"
     return call.parts.streams.stream(events(), headers={"location": path, "ramet-turn": turn.id})
-
-
-async def _interrupt(call: RequestContext) -> Interrupted:
-    turn = call.query(WhichTurn).turn
-    return Interrupted(await call.parts.agents.interrupt(call.path("agent"), call.key, turn))
-
-
-async def _control(call: RequestContext) -> Response:
-    agent, key = call.path("agent"), call.key
-    call.parts.spawner.agents.authorized_entry(agent, key, "control")
-    operation = await call.body(call.parts.message_bytes)
-    return Response(await call.parts.agents.control(agent, key, operation), media_type="application/json")
-
-
-async def _mail(call: RequestContext) -> None:
-    call.parts.spawner.agents.authorized_entry(call.path("agent"), call.key, "mail")
-    mail = await call.json(Mail)
-    await call.parts.agents.mail(call.path("agent"), call.key, mail.text, mail.dedupe_s)
-
-
-async def _history(call: RequestContext) -> History:
-    last = call.query(Newest).last
-    return History(await call.parts.agents.history(call.path("agent"), call.key, last))
-
-
-async def _events(call: RequestContext) -> EventStream:
-    after = call.after(call.query(After).after)
-    events = call.parts.agents.events(call.path("agent"), call.key, after)
-    return call.parts.streams.stream(encode_events(events))
-
-
-OPERATIONS: Final = (
-    Operation(
-        endpoint=endpoints.TURN,
-        repetition="found",
-        look_at="the history of the agent",
-        begins=True,
-        of="agent",
-        summary="Send a message to an agent, in its transport format, and stream its answer",
-        handle=_turn,
-        stream=True,
-        refuses=(410, 429),
-    ),
-    Operation(
-        endpoint=endpoints.READ_TURN,
-        of="agent",
-        summary="Continue to read a turn after a lost connection, or read it as a second client",
-        handle=_read_turn,
-        stream=True,
-        resumes=True,
-        refuses=(410,),
-    ),
-    Operation(
-        endpoint=endpoints.INTERRUPT,
-        look_at="the turns of the agent",
-        of="agent",
-        summary="End the active turn, and keep the agent and its history",
-        handle=_interrupt,
-        refuses=(410,),
-    ),
-    Operation(
-        endpoint=endpoints.CONTROL,
-        look_at="what the operation changes",
-        begins=True,
-        of="agent",
-        summary='Do {"@type": name, …}, an operation of the agent\'s type',
-        handle=_control,
-        refuses=(403, 409, 410, 429, 501, 502),
-    ),
-    Operation(
-        endpoint=endpoints.HISTORY,
-        of="agent",
-        summary="The conversation so far, or its last messages",
-        handle=_history,
-        refuses=(410,),
-    ),
-    Operation(
-        endpoint=endpoints.EVENTS,
-        of="agent",
-        summary="Stream the recorded and the new events of an agent and all agents below it",
-        handle=_events,
-        stream=True,
-        resumes=True,
-        refuses=(410,),
-    ),
-    Operation(
-        endpoint=endpoints.MAIL,
-        look_at="the events of the agent",
-        begins=True,
-        of="agent",
-        summary="A message that the agent reads at its next step",
-        handle=_mail,
-        status=204,
-        refuses=(409, 410, 429),
-    ),
-)
