@@ -10,6 +10,7 @@ from contextlib import aclosing
 
 from ramet.services.client.client import Client
 from ramet.services.client.requests import RequestSpec
+from ramet.services.client.transport import Transport
 from ramet.services.contract import Chunk, SpawnedAgent
 from ramet.wire.sse import ServerSentEvent
 
@@ -20,26 +21,34 @@ def counting(most: int, wait: int, folder: pathlib.Path) -> bytes:
     return json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
 
 
-class HeaderNotingClient(Client):
-    """A client that shares the connections of another one, and passes the headers of each stream to `note`."""
+class _HeaderNotingTransport(Transport):
+    """The connections of another transport, which passes the headers of each stream to `note`."""
 
-    def __init__(self, client: Client, note: Callable[[Mapping[str, str]], None]) -> None:
-        self.__dict__.update(client.__dict__)
+    def __init__(self, transport: Transport, note: Callable[[Mapping[str, str]], None]) -> None:
+        self.__dict__.update(transport.__dict__)
         self._note = note
 
     def stream(
         self,
         ask: RequestSpec[None],
         key: str | None = None,
-        begun: Callable[[Mapping[str, str]], None] = lambda headers: None,
+        on_headers: Callable[[Mapping[str, str]], None] = lambda headers: None,
     ) -> AsyncGenerator[ServerSentEvent, None]:
-        """See `Client.stream`."""
+        """See `Transport.stream`."""
 
         def note(headers: Mapping[str, str]) -> None:
             self._note(headers)
-            begun(headers)
+            on_headers(headers)
 
         return super().stream(ask, key, note)
+
+
+class HeaderNotingClient(Client):
+    """A client that shares the connections of another one, and passes the headers of each stream to `note`."""
+
+    def __init__(self, client: Client, note: Callable[[Mapping[str, str]], None]) -> None:
+        self.__dict__.update(client.__dict__)
+        self._transport = _HeaderNotingTransport(client._transport, note)
 
 
 class Reader:

@@ -97,7 +97,7 @@ async def test_the_client_raises_the_services_own_errors(client: Client, echo_se
     with pytest.raises(ModelFailed, match="told to"):
         await client.say(spawned_agent.agent.id, b"one fail", key=spawned_agent.nonce)
     with pytest.raises(Undecodable):
-        await client.send(_bad_json(), created_team.key)
+        await client._transport.send(_bad_json(), created_team.key)
     with pytest.raises(Refused) as refusal:
         await client.create_team({"agents": 1}, key="")
     assert refusal.value.status == 401

@@ -32,6 +32,7 @@ from ramet.services.client.operator import OperatorClient, RunEvent
 from ramet.services.client.requests import RequestSpec
 from ramet.services.client.retry import Lost
 from ramet.services.client.sync_operator import SyncKernel
+from ramet.services.client.transport import Transport
 from ramet.services.http.routes import runs, safety, schedules, states
 from ramet.services.operator.contract import PlainAgent
 from ramet.services.operator.runs import _Ends
@@ -108,15 +109,17 @@ async def test_a_tree_is_readable_during_and_after_its_run(echo_server: EchoServ
 async def test_events_continue_after_a_lost_connection(echo_server: EchoServer, client: Client) -> None:
     """The reader gets every event once, wherever the connection is lost."""
 
-    class Cut:
-        """A connection on which each stream breaks after three events."""
+    class Cut(Transport):
+        """The connections of the client, on which each stream breaks after three events."""
 
-        async def send(self, ask: RequestSpec[Any], key: str | None = None, *, waits: bool = False) -> Any:
-            return await client.send(ask, key, waits=waits)
+        def __init__(self) -> None:
+            self.__dict__.update(client._transport.__dict__)
 
-        async def stream(self, ask: RequestSpec[None], key: str | None = None) -> AsyncGenerator[ServerSentEvent, None]:
+        async def stream(
+            self, ask: RequestSpec[None], key: str | None = None, *_: object
+        ) -> AsyncGenerator[ServerSentEvent, None]:
             failures_left = 3
-            async with aclosing(client.stream(ask, key)) as events:
+            async with aclosing(super().stream(ask, key)) as events:
                 async for each in events:
                     if failures_left == 0:
                         raise Lost("it was cut")

@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, NamedTuple, Self, TypeVar
 
-import msgspec
-
 from ramet.core.errors import Gone, ProtocolError, RametError
 from ramet.core.policy.policy import Policy
-from ramet.services.client import requests
 from ramet.services.client.errors import error_of
 from ramet.services.client.operator import OperatorClient
-from ramet.services.client.peer_credentials import verify_peer
-from ramet.services.client.requests import RequestSpec, request_to
+from ramet.services.client.requests import place_of, request_to
 from ramet.services.client.retry import Lost, RetryingReader, follow_events, number_of
+from ramet.services.client.transport import Transport
 from ramet.services.contract import AgentInfo, Chunk, CreatedTeam, DelegatedKey, Right, SpawnedAgent, TeamInfo
 from ramet.services.http import endpoints
 from ramet.services.http.schemas import Interrupted
 from ramet.services.packaging.contract import BundleInfo, ImageInfo, Job
-from ramet.wire.sse import Parser, ServerSentEvent
+from ramet.wire.sse import ServerSentEvent
 
 T = TypeVar("T")
-TIMEOUT_S = 60.0
-#: The read timeout of a stream: more than twice a server's interval of keep-alive messages.
-SILENCE_S = 40.0
-_WATCHED = {"trace": verify_peer}
 
 
 class AgentEvent(NamedTuple):
@@ -51,25 +43,16 @@ class Client:
 
     def __init__(self, address: str | os.PathLike[str], key: str | None = None) -> None:
         """Prepare a connection; see `ramet.connect`."""
-        self._place = requests.place_of(address, key)
-        self._http: Any = None
+        self._transport = Transport(place_of(address, key))
         #: The operator's view of the server.
-        self.kernel = OperatorClient(self)
+        self.kernel = OperatorClient(self._transport)
 
     async def __aenter__(self) -> Self:
-        http = requests.http()
-        # Reading the certificates of this machine takes longer than a request, and only https needs them.
-        verify = self._place.url.startswith("https://")
-        transport = http.AsyncHTTPTransport(uds=self._place.socket, trust_env=False, verify=verify)
-        timeout = http.Timeout(TIMEOUT_S, pool=None)
-        self._http = http.AsyncClient(transport=transport, timeout=timeout, **self._place.options())
-        self._transport_error = http.TransportError
+        await self._transport.open()
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        if self._http is not None:
-            await self._http.aclose()
-            self._http = None
+        await self._transport.close()
 
     # ---- teams
 
@@ -85,7 +68,7 @@ class Client:
         key: str | None = None,
     ) -> CreatedTeam:
         """Reserve a team, with the operator's key. `defaults` are limits for its agents that do not state them."""
-        request = request_to(
+        return await self._transport.call(
             endpoints.CREATE_TEAM,
             idempotency_key=idempotency_key,
             resources=resources,
@@ -93,20 +76,20 @@ class Client:
             config=config,
             labels=labels,
             defaults=defaults,
+            key=key,
         )
-        return await self.send(request, key)
 
     async def list_teams(self, *, key: str | None = None) -> Sequence[TeamInfo]:
         """Return the teams that the key opens."""
-        return (await self.send(request_to(endpoints.LIST_TEAMS), key)).teams
+        return (await self._transport.call(endpoints.LIST_TEAMS, key=key)).teams
 
     async def get_team(self, team: str, *, key: str | None = None) -> TeamInfo:
         """Return the resources of a team: what it has, holds and has left."""
-        return await self.send(request_to(endpoints.GET_TEAM, team), key)
+        return await self._transport.call(endpoints.GET_TEAM, team, key=key)
 
     async def delete_team(self, team: str, *, key: str | None = None) -> None:
         """Delete a team: end all its agents, and wait until they have ended."""
-        await self.send(request_to(endpoints.DELETE_TEAM, team), key, waits=True)
+        await self._transport.call(endpoints.DELETE_TEAM, team, key=key, waits=True)
 
     # ---- agents
 
@@ -130,7 +113,7 @@ class Client:
         key: str | None = None,
     ) -> SpawnedAgent:
         """Start an agent in a team, with the team's key. `spawn_info` is plain data or a structure."""
-        request = request_to(
+        return await self._transport.call(
             endpoints.SPAWN_AGENT,
             idempotency_key=idempotency_key,
             team=team,
@@ -146,8 +129,9 @@ class Client:
             env=env,
             wait_s=wait_s,
             keep_failed_s=keep_failed_s,
+            key=key,
+            waits=True,
         )
-        return await self.send(request, key, waits=True)
 
     async def list_agents(
         self,
@@ -160,12 +144,12 @@ class Client:
     ) -> Sequence[AgentInfo]:
         """Return the agents of a team, or all agents that the key opens."""
         label = [f"{name}={value}" for name, value in (labels or {}).items()]
-        request = request_to(endpoints.LIST_AGENTS, team=team, state=state, under=under, label=label)
-        return (await self.send(request, key)).agents
+        agents = self._transport.call(endpoints.LIST_AGENTS, key=key, team=team, state=state, under=under, label=label)
+        return (await agents).agents
 
     async def get_agent(self, agent: str, *, key: str | None = None) -> AgentInfo:
         """Return the definition and the state of an agent."""
-        return await self.send(request_to(endpoints.GET_AGENT, agent), key)
+        return await self._transport.call(endpoints.GET_AGENT, agent, key=key)
 
     async def supply_values(
         self,
@@ -181,22 +165,20 @@ class Client:
 
         Needs its owner's key or the operator's key.
         """
-        return await self.send(
-            request_to(
-                endpoints.SUPPLY_VALUES,
-                agent,
-                idempotency_key=idempotency_key,
-                env=env,
-                env_vars=env_vars,
-                secrets=secrets,
-            ),
-            key,
+        return await self._transport.call(
+            endpoints.SUPPLY_VALUES,
+            agent,
+            idempotency_key=idempotency_key,
+            env=env,
+            env_vars=env_vars,
+            secrets=secrets,
+            key=key,
             waits=True,
         )
 
     async def kill_agent(self, agent: str, *, key: str | None = None) -> None:
         """Delete an agent: end it and all runs below it, and wait until they have ended."""
-        await self.send(request_to(endpoints.KILL_AGENT, agent), key, waits=True)
+        await self._transport.call(endpoints.KILL_AGENT, agent, key=key, waits=True)
 
     async def delegate(
         self,
@@ -209,20 +191,23 @@ class Client:
         key: str | None = None,
     ) -> DelegatedKey:
         """Create a key with fewer rights, or transfer the ownership."""
-        return await self.send(
-            request_to(
-                endpoints.DELEGATE, agent, idempotency_key=idempotency_key, rights=rights, owner=owner, seconds=seconds
-            ),
-            key,
+        return await self._transport.call(
+            endpoints.DELEGATE,
+            agent,
+            idempotency_key=idempotency_key,
+            rights=rights,
+            owner=owner,
+            seconds=seconds,
+            key=key,
         )
 
     async def revoke(self, agent: str, key_id: str, *, key: str | None = None) -> None:
         """Revoke a delegated key."""
-        await self.send(request_to(endpoints.REVOKE, agent, key_id), key)
+        await self._transport.call(endpoints.REVOKE, agent, key_id, key=key)
 
     async def rotate(self, agent: str, *, idempotency_key: str | None = None, key: str | None = None) -> str:
         """Return a new key for the owner; the old key becomes invalid."""
-        return (await self.send(request_to(endpoints.ROTATE, agent, idempotency_key=idempotency_key), key)).nonce
+        return (await self._transport.call(endpoints.ROTATE, agent, idempotency_key=idempotency_key, key=key)).nonce
 
     # ---- turns
 
@@ -253,7 +238,7 @@ class Client:
 
         while True:
             try:
-                async with aclosing(self.stream(request, key, take_headers)) as events:
+                async with aclosing(self._transport.stream(request, key, take_headers)) as events:
                     async for event in events:
                         if kind != "chunk":
                             continue  # Read to the end of the stream, so that the connection can be reused.
@@ -276,7 +261,9 @@ class Client:
         self, agent: str, turn: str, after: int = 0, *, key: str | None = None
     ) -> AsyncGenerator[Chunk, None]:
         """Yield the chunks of a turn after a number, and then the new ones."""
-        async with aclosing(self.stream(request_to(endpoints.READ_TURN, agent, turn, after=after), key)) as events:
+        async with aclosing(
+            self._transport.stream(request_to(endpoints.READ_TURN, agent, turn, after=after), key)
+        ) as events:
             async for event in events:
                 yield _chunk(event)
 
@@ -296,28 +283,32 @@ class Client:
         self, agent: str, turn: str = "", *, idempotency_key: str | None = None, key: str | None = None
     ) -> Interrupted:
         """Interrupt the active turn, or the turn of that id. The agent and its history remain."""
-        return await self.send(request_to(endpoints.INTERRUPT, agent, idempotency_key=idempotency_key, turn=turn), key)
+        return await self._transport.call(
+            endpoints.INTERRUPT, agent, idempotency_key=idempotency_key, turn=turn, key=key
+        )
 
     async def control(
         self, agent: str, operation: Mapping[str, Any], *, idempotency_key: str | None = None, key: str | None = None
     ) -> Any:
         """Execute `{"@type": name, …}`, an operation of the agent's type."""
-        return await self.send(
-            request_to(endpoints.CONTROL, agent, idempotency_key=idempotency_key, **operation), key, waits=True
+        return await self._transport.call(
+            endpoints.CONTROL, agent, idempotency_key=idempotency_key, **operation, key=key, waits=True
         )
 
     async def history(
         self, agent: str, *, last: int | None = None, key: str | None = None
     ) -> Sequence[Mapping[str, Any]]:
         """Return the conversation so far, or its `last` messages."""
-        return (await self.send(request_to(endpoints.HISTORY, agent, last=last), key)).messages
+        return (await self._transport.call(endpoints.HISTORY, agent, last=last, key=key)).messages
 
     async def events(self, agent: str, after: int = 0, *, key: str | None = None) -> AsyncGenerator[AgentEvent, None]:
         """Yield the events of the agent's tree after a cursor, and then the new ones, until the tree has ended.
 
         A broken stream is resumed where it broke.
         """
-        stream = follow_events(lambda last: self.stream(request_to(endpoints.EVENTS, agent, after=last), key), after)
+        stream = follow_events(
+            lambda last: self._transport.stream(request_to(endpoints.EVENTS, agent, after=last), key), after
+        )
         async with aclosing(stream):
             async for each in stream:
                 yield AgentEvent(*each)
@@ -336,8 +327,8 @@ class Client:
         With `dedupe_s`, the server drops a message that equals one of the last `dedupe_s` seconds. Raises InvalidValue
         if the agent cannot do that.
         """
-        await self.send(
-            request_to(endpoints.MAIL, agent, idempotency_key=idempotency_key, text=text, dedupe_s=dedupe_s), key
+        await self._transport.call(
+            endpoints.MAIL, agent, idempotency_key=idempotency_key, text=text, dedupe_s=dedupe_s, key=key
         )
 
     # ---- packaging
@@ -346,123 +337,39 @@ class Client:
         self, data: bytes, *, idempotency_key: str | None = None, key: str | None = None
     ) -> BundleInfo:
         """Store the contents of a tar file, plain or compressed with gzip."""
-        return await self.send(request_to(endpoints.UPLOAD_BUNDLE, idempotency_key=idempotency_key, body=data), key)
+        return await self._transport.call(endpoints.UPLOAD_BUNDLE, idempotency_key=idempotency_key, body=data, key=key)
 
     async def list_bundles(self, *, key: str | None = None) -> Sequence[BundleInfo]:
         """Return the bundles of the key's team and of the operator; for the operator, all bundles."""
-        return (await self.send(request_to(endpoints.LIST_BUNDLES), key)).bundles
+        return (await self._transport.call(endpoints.LIST_BUNDLES, key=key)).bundles
 
     async def delete_bundle(self, bundle: str, *, key: str | None = None) -> None:
         """Delete a bundle. Raises InUse if an image contains it or a living agent has loaded it."""
-        await self.send(request_to(endpoints.DELETE_BUNDLE, bundle), key)
+        await self._transport.call(endpoints.DELETE_BUNDLE, bundle, key=key)
 
     async def delete_image(self, image: str, *, key: str | None = None) -> None:
         """Delete an image. Raises InUse if a living agent was spawned from it."""
-        await self.send(request_to(endpoints.DELETE_IMAGE, image), key)
+        await self._transport.call(endpoints.DELETE_IMAGE, image, key=key)
 
     async def create_image(
         self, bundles: Sequence[str], *, base: str = "", idempotency_key: str | None = None, key: str | None = None
     ) -> Job:
         """Start a job that builds an image from bundles, on top of another image."""
-        return await self.send(
-            request_to(endpoints.CREATE_IMAGE, idempotency_key=idempotency_key, bundles=bundles, base=base), key
+        return await self._transport.call(
+            endpoints.CREATE_IMAGE, idempotency_key=idempotency_key, bundles=bundles, base=base, key=key
         )
 
     async def list_images(self, *, key: str | None = None) -> Sequence[ImageInfo]:
         """Return the images that agents of the key's team can be spawned from; for the operator, all images."""
-        return (await self.send(request_to(endpoints.LIST_IMAGES), key)).images
+        return (await self._transport.call(endpoints.LIST_IMAGES, key=key)).images
 
     async def get_image(self, image: str, *, key: str | None = None) -> ImageInfo:
         """Return an image by its id."""
-        return await self.send(request_to(endpoints.GET_IMAGE, image), key)
+        return await self._transport.call(endpoints.GET_IMAGE, image, key=key)
 
     async def job(self, id: str, *, key: str | None = None) -> Job:
         """Return the progress of building an image."""
-        return await self.send(request_to(endpoints.GET_JOB, id), key)
-
-    # ---- any request
-
-    async def send(self, ask: RequestSpec[T], key: str | None = None, *, waits: bool = False) -> T:
-        """Send any request. Set `waits` for a request without a time limit.
-
-        A request with an `Idempotency-Key` is repeated after a lost answer, or while no server can answer.
-        """
-        reader = RetryingReader()
-        while True:
-            try:
-                return await self._send_once(ask, key, waits)
-            except RametError as problem:
-                if not ask.is_repeatable:
-                    raise
-                await reader.wait_to_retry(problem)
-
-    async def _send_once(self, ask: RequestSpec[T], key: str | None, waits: bool) -> T:
-        options, http = {"timeout": None} if waits else {}, self._require_http()
-        try:
-            response = await http.request(
-                ask.endpoint.method,
-                ask.path,
-                content=ask.body,
-                params=ask.params,
-                headers=self._headers(ask, key),
-                extensions=_WATCHED,
-                **options,
-            )
-        except self._transport_error as problem:
-            raise self._unreachable(problem) from None
-        if response.status_code >= 400:
-            raise error_of(response.content, response.status_code)
-        return _answer(ask, response.content)
-
-    async def stream(
-        self,
-        ask: RequestSpec[None],
-        key: str | None = None,
-        on_headers: Callable[[Mapping[str, str]], None] = lambda headers: None,
-    ) -> AsyncGenerator[ServerSentEvent, None]:
-        """Yield the events of any answer that is a stream. `on_headers` is called with the answer's headers."""
-        http = self._require_http()
-        try:
-            async with http.stream(
-                ask.endpoint.method,
-                ask.path,
-                content=ask.body,
-                params=ask.params,
-                headers=self._headers(ask, key),
-                extensions=_WATCHED,
-                timeout=requests.http().Timeout(TIMEOUT_S, read=SILENCE_S, pool=None),
-            ) as response:
-                if response.status_code >= 400:
-                    raise error_of(await response.aread(), response.status_code)
-                on_headers(response.headers)
-                parser = Parser()
-                async for piece in response.aiter_raw():
-                    for event in parser.feed(piece):
-                        yield event
-        except self._transport_error as problem:
-            raise self._unreachable(problem) from None
-
-    def _headers(self, ask: RequestSpec[Any], key: str | None) -> dict[str, str]:
-        key_text = self._place.key if key is None else requests.checked_key(key)
-        return {**ask.headers, **({"authorization": f"Bearer {key_text}"} if key_text else {})}
-
-    def _require_http(self) -> Any:
-        if self._http is None:
-            raise RametError("this client is not open: use `async with`")
-        return self._http
-
-    def _unreachable(self, problem: Exception) -> Gone:
-        address = self._place.socket or self._place.url
-        reason = re.sub(r"^\[Errno \d+\] ", "", str(problem)) or type(problem).__name__
-        hint = "; is `ramet serve` running there?" if self._place.socket else ""
-        return Lost(f"no server answers at {address}: {reason}{hint}")
-
-
-def _answer(ask: RequestSpec[T], data: bytes) -> T:
-    try:
-        return ask.answer(data)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise ProtocolError(f"the answer to {ask.endpoint.method} {ask.path} is not valid: {problem}") from None
+        return await self._transport.call(endpoints.GET_JOB, id, key=key)
 
 
 def _chunk(event: ServerSentEvent) -> Chunk:

@@ -22,6 +22,7 @@ from ramet.host.sessions.rows import SessionRow
 from ramet.services.client.errors import error_of
 from ramet.services.client.requests import RequestSpec, request_to
 from ramet.services.client.retry import follow_events
+from ramet.services.client.transport import Transport
 from ramet.services.http import endpoints
 from ramet.services.http.endpoints import Endpoint
 from ramet.services.operator.contract import (
@@ -38,7 +39,6 @@ from ramet.services.operator.contract import (
     StateVersions,
     Stopped,
 )
-from ramet.wire.sse import ServerSentEvent
 
 T = TypeVar("T")
 
@@ -59,16 +59,6 @@ class RunEvent(NamedTuple):
 
     cursor: int
     event: Event
-
-
-class Transport(Protocol):
-    """An interface to send requests to the server."""
-
-    async def send(self, ask: RequestSpec[T], key: str | None = None, *, waits: bool = False) -> T:
-        """Return the answer to a request. `waits` is set for a request without a time limit."""
-
-    def stream(self, ask: RequestSpec[None], key: str | None = None) -> AsyncGenerator[ServerSentEvent, None]:
-        """Yield the events of an answer."""
 
 
 class OperatorClient:
@@ -92,7 +82,7 @@ class OperatorClient:
 
     async def run(self, id: str) -> RunRow:
         """Return a run, with its result. Raises Unknown."""
-        return await self._send(endpoints.GET_RUN, id)
+        return await self._transport.call(endpoints.GET_RUN, id)
 
     async def tree(self, id: str) -> Sequence[RunRow]:
         """Return every run of the tree of a run, in the order of their spawning. Raises Unknown."""
@@ -124,30 +114,32 @@ class OperatorClient:
         of the last `dedupe_s` seconds is not delivered again.
         """
         return (
-            await self._send(endpoints.SEND_RUN, id, idempotency_key=idempotency_key, text=text, dedupe_s=dedupe_s)
+            await self._transport.call(
+                endpoints.SEND_RUN, id, idempotency_key=idempotency_key, text=text, dedupe_s=dedupe_s
+            )
         ).mail
 
     async def stop(self, id: str, reason: str = "") -> Stopped:
         """Stop a run and all runs below it, and wait until they have ended. Raises Unknown."""
-        return await self._send(endpoints.STOP_RUN, id, waits=True, reason=reason)
+        return await self._transport.call(endpoints.STOP_RUN, id, waits=True, reason=reason)
 
     async def read_file(self, id: str, path: str) -> bytes:
         """Return the content of a file of an active run, by its path relative to the run's workspace.
 
         Raises Unknown, InvalidValue, OutputTooLarge, and Gone if the run is not active or works in no sandbox.
         """
-        return await self._send(endpoints.RUN_FILE, id, path=path)
+        return await self._transport.call(endpoints.RUN_FILE, id, path=path)
 
     async def keep(self, id: str, on: bool = True) -> KeptTree:
         """Keep the tree of a run without a time limit, or end that. Raises Unknown."""
-        return await self._send(endpoints.KEEP_RUN, id, on=on)
+        return await self._transport.call(endpoints.KEEP_RUN, id, on=on)
 
     # ---- conversations
 
     async def sessions(self, limit: int = 0) -> Sequence[SessionRow]:
         """Return the newest recorded conversations, newest first; without a limit, all of them."""
         if 0 < limit <= MOST:
-            return (await self._send(endpoints.LIST_SESSIONS, limit=limit)).sessions
+            return (await self._transport.call(endpoints.LIST_SESSIONS, limit=limit)).sessions
         rows = [each async for page in self._pages(endpoints.LIST_SESSIONS) for each in page.sessions]
         return rows[:limit] if limit else rows
 
@@ -156,14 +148,14 @@ class OperatorClient:
 
         Raises Unknown, and InvalidValue for a `last` below 1.
         """
-        return await self._send(endpoints.GET_SESSION, id, last=last)
+        return await self._transport.call(endpoints.GET_SESSION, id, last=last)
 
     async def remove_session(self, id: str) -> str:
         """Remove a conversation that is not open, with all data of its agents; return the id of its root.
 
         Raises Unknown, InUse and Denied.
         """
-        return (await self._send(endpoints.REMOVE_SESSION, id, waits=True)).root
+        return (await self._transport.call(endpoints.REMOVE_SESSION, id, waits=True)).root
 
     # ---- questions
 
@@ -174,7 +166,7 @@ class OperatorClient:
 
     async def answer(self, approval: str, allowed: bool, reason: str = "") -> None:
         """Answer a question, once. Raises Unknown if the question does not wait, or no longer waits."""
-        await self._send(endpoints.ANSWER_APPROVAL, approval, allowed=allowed, reason=reason)
+        await self._transport.call(endpoints.ANSWER_APPROVAL, approval, allowed=allowed, reason=reason)
 
     # ---- schedules
 
@@ -185,7 +177,7 @@ class OperatorClient:
 
     async def schedule(self, id: str) -> ScheduleView:
         """Return a schedule by its id. Raises Unknown."""
-        return await self._send(endpoints.GET_SCHEDULE, id)
+        return await self._transport.call(endpoints.GET_SCHEDULE, id)
 
     async def add_schedule(
         self,
@@ -216,7 +208,7 @@ class OperatorClient:
 
         Raises InvalidValue, which names the field, and Unknown if the definition does not exist.
         """
-        return await self._send(
+        return await self._transport.call(
             endpoints.ADD_SCHEDULE,
             idempotency_key=idempotency_key,
             agent=agent,
@@ -243,26 +235,26 @@ class OperatorClient:
 
     async def pause_schedule(self, id: str) -> ScheduleView:
         """Start no ticks of the schedule until it is resumed; active runs continue. Raises Unknown."""
-        return await self._send(endpoints.PAUSE_SCHEDULE, id)
+        return await self._transport.call(endpoints.PAUSE_SCHEDULE, id)
 
     async def resume_schedule(self, id: str) -> ScheduleView:
         """Continue with the schedule's next tick. Raises Unknown."""
-        return await self._send(endpoints.RESUME_SCHEDULE, id)
+        return await self._transport.call(endpoints.RESUME_SCHEDULE, id)
 
     async def trigger_schedule(self, id: str, *, idempotency_key: str | None = None) -> ScheduleView:
         """Run the schedule's agent now, in addition to its ticks. Raises Unknown."""
-        return await self._send(endpoints.TRIGGER_SCHEDULE, id, idempotency_key=idempotency_key)
+        return await self._transport.call(endpoints.TRIGGER_SCHEDULE, id, idempotency_key=idempotency_key)
 
     async def remove_schedule(self, id: str) -> None:
         """Remove the schedule; active runs continue. Raises Unknown."""
-        await self._send(endpoints.REMOVE_SCHEDULE, id)
+        await self._transport.call(endpoints.REMOVE_SCHEDULE, id)
 
     async def schedule_results(self, id: str) -> Sequence[TickResult]:
         """Return the schedule's last ticks: the newest twenty that ended, the running ones, and the waiting ones.
 
         Raises Unknown.
         """
-        return (await self._send(endpoints.SCHEDULE_RESULTS, id)).results
+        return (await self._transport.call(endpoints.SCHEDULE_RESULTS, id)).results
 
     # ---- registered agents
 
@@ -278,11 +270,13 @@ class OperatorClient:
 
         Raises Unknown if the run, the event or the commit does not exist.
         """
-        return await self._send(endpoints.RUN_STATE, id, at=at, commit=commit, prefix=prefix, after=after, limit=limit)
+        return await self._transport.call(
+            endpoints.RUN_STATE, id, at=at, commit=commit, prefix=prefix, after=after, limit=limit
+        )
 
     async def state_versions(self, id: str, *, limit: int = USUAL) -> StateVersions:
         """Return the commits that changed a run's state, newest first, and the existing branches."""
-        return await self._send(endpoints.RUN_STATE_VERSIONS, id, limit=limit)
+        return await self._transport.call(endpoints.RUN_STATE_VERSIONS, id, limit=limit)
 
     # ---- safety gates
 
@@ -293,17 +287,19 @@ class OperatorClient:
 
     async def policy(self, name: str, version: int = 0) -> GatePolicy:
         """Return a safety policy: its newest version, or the version of that number. Raises Unknown."""
-        return await self._send(endpoints.GET_POLICY, name, version=version)
+        return await self._transport.call(endpoints.GET_POLICY, name, version=version)
 
     async def put_policy(self, name: str, policy: SafetyPolicy, *, expected: int) -> GatePolicy:
         """Store a new version of a policy. `expected` is the version before it, 0 for the first. Raises Conflict."""
-        return await self._send(endpoints.PUT_POLICY, name, policy=policy, expected=expected)
+        return await self._transport.call(endpoints.PUT_POLICY, name, policy=policy, expected=expected)
 
     async def passages(
         self, event_filter: GateEventFilter = EVERYTHING, *, after: int = 0, limit: int = USUAL
     ) -> GateEventPage:
         """Return a page of the gate events after a cursor, like `ramet.host.safety.inspection.passages`."""
-        page = await self._send(endpoints.PASSAGES, **msgspec.structs.asdict(event_filter), after=after, limit=limit)
+        page = await self._transport.call(
+            endpoints.PASSAGES, **msgspec.structs.asdict(event_filter), after=after, limit=limit
+        )
         return GateEventPage(tuple(_passage(each) for each in page.entries), page.cursor, page.more)
 
     async def follow_passages(
@@ -322,21 +318,10 @@ class OperatorClient:
 
     # ---- internal
 
-    async def _send(
-        self,
-        endpoint: Endpoint[T],
-        *path: str,
-        waits: bool = False,
-        idempotency_key: str | None = None,
-        **values: Any,
-    ) -> T:
-        request = request_to(endpoint, *path, idempotency_key=idempotency_key, **values)
-        return await self._transport.send(request, waits=waits)
-
     async def _pages(self, endpoint: Endpoint[P], *path: str, limit: int = MOST, **values: Any) -> AsyncIterator[P]:
         after = ""
         while True:
-            page = await self._send(endpoint, *path, after=after, limit=limit, **values)
+            page = await self._transport.call(endpoint, *path, after=after, limit=limit, **values)
             yield page
             if not (after := page.more):
                 return
