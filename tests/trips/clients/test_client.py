@@ -40,6 +40,9 @@ async def test_the_client_has_every_operation_of_teams_and_agents(client: Client
     assert await client.say(agent, b"three", format="letters", key=nonce) == b"<three"
     assert [each["content"] for each in await client.history(agent, key=nonce)] == ["one two\n", "three"]
     assert await client.control(agent, {"@type": "shout", "times": 2}, key=nonce) == {"times": 2}
+    for field in ("key", "body", "waits", "endpoint", "idempotency_key"):
+        with pytest.raises(InvalidValue, match=field):  # The operation's own, which it does not know.
+            await client.control(agent, {"@type": "shout", field: None}, key=nonce)
     await client.mail(agent, "psst", key=nonce)
     assert (await client.interrupt(agent, key=nonce)).interrupted is False
     assert [each.id for each in await client.list_agents("red", labels={}, key=created_team.key)] == [agent]

@@ -11,7 +11,7 @@ from ramet.core.errors import Gone, ProtocolError, RametError
 from ramet.core.policy.policy import Policy
 from ramet.services.client.errors import error_of
 from ramet.services.client.operator import OperatorClient
-from ramet.services.client.requests import place_of, request_to
+from ramet.services.client.requests import encode, place_of, request_to
 from ramet.services.client.retry import Lost, RetryingReader, follow_events, number_of
 from ramet.services.client.transport import Transport
 from ramet.services.contract import AgentInfo, Chunk, CreatedTeam, DelegatedKey, Right, SpawnedAgent, TeamInfo
@@ -291,8 +291,9 @@ class Client:
         self, agent: str, operation: Mapping[str, Any], *, idempotency_key: str | None = None, key: str | None = None
     ) -> Any:
         """Execute `{"@type": name, …}`, an operation of the agent's type."""
+        body = encode(operation)
         return await self._transport.call(
-            endpoints.CONTROL, agent, idempotency_key=idempotency_key, **operation, key=key, waits=True
+            endpoints.CONTROL, agent, idempotency_key=idempotency_key, body=body, key=key, waits=True
         )
 
     async def history(

@@ -52,19 +52,24 @@ def request_to(
     """Return the request to an endpoint with the parts of its path. With an `idempotency_key`, it is executed once.
 
     `values` are the fields of its structure, or of its query if it takes no structure. Those that are None are left
-    out, and empty ones of a query.
+    out, and empty ones of a query. `body` is a whole body.
 
     Raises InvalidValue.
     """
     parts, headers, params = iter(path), {}, {name: value for name, value in values.items() if value is not None}
     url = re.sub(r"{\w+}", lambda field: quote(next(parts), safe=""), endpoint.path)
-    if endpoint.takes is not None:
-        body, params = msgspec.json.encode(params, enc_hook=_plain), {}
+    if endpoint.takes is not None and body is None:
+        body, params = encode(params), {}
     elif endpoint.media:
         headers["content-type"] = endpoint.media
     if idempotency_key is not None:
         headers[HEADER] = checked_idempotency_key(idempotency_key)
     return RequestSpec(endpoint, url, body, {name: value for name, value in params.items() if value != ""}, headers)
+
+
+def encode(value: Any) -> bytes:
+    """Return plain data, structures, and any mappings and sequences of them as JSON. Raises TypeError."""
+    return msgspec.json.encode(value, enc_hook=_plain)
 
 
 def _plain(value: Any) -> Any:
