@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import signal
@@ -18,6 +19,7 @@ import pytest
 
 from ramet.core.errors import Gone
 from ramet.core.policy.policy import Grant
+from ramet.isolation.limits import disk
 from ramet.isolation.limits.watchdog import Watchdog, WatchedSandbox
 from ramet.isolation.linux import procfs
 from tests.support.waiting import eventually
@@ -560,6 +562,56 @@ async def test_waiting_for_a_processor_does_not_make_looks_less_frequent(
 
     assert after(wait) < 2.5
     assert after(compute) >= 4.0
+
+
+async def test_waiting_for_a_processor_does_not_make_measurements_of_the_disk_less_frequent(
+    start_watched: Callable[..., WatchedProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sandbox could otherwise take the processor while its folder is measured, and fill it in the pause after."""
+    one = start_watched("while True: time.sleep(0.01)", Grant(workspace_size_mb=3), workspace=tmp_path)
+    meter = one.watched._meter
+    assert meter is not None
+    costs: list[float] = []
+    take, measure = one.watched._take_disk_usage, meter.measure
+
+    def take_and_note(usage: disk.DiskUsage, cost_s: float) -> None:
+        costs.append(cost_s)
+        take(usage, cost_s)
+
+    def wait_and_measure(**options: Any) -> disk.DiskUsage:
+        threading.Event().wait(1.0)
+        return measure(**options)
+
+    monkeypatch.setattr(one.watched, "_take_disk_usage", take_and_note)
+    monkeypatch.setattr(meter, "measure", wait_and_measure)
+    one.tell()
+    await eventually(lambda: costs)
+
+    assert costs[0] < 0.5
+    assert one.watched._disk_next < one.watched._watchdog.now() + 10
+
+
+async def test_a_folder_is_measured_again_after_a_failed_measurement(
+    start_watched: Callable[..., WatchedProcess], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if its processes do nothing meanwhile."""
+    script = f"open({str(tmp_path / 'file')!r}, 'wb').write(bytes(5 << 20)); told()"
+    one = start_watched(script, Grant(workspace_size_mb=3), workspace=tmp_path)
+    meter = one.watched._meter
+    assert meter is not None
+    failures: list[str] = []
+
+    def fail(**_: object) -> disk.DiskUsage:
+        failures.append("failed")
+        monkeypatch.setattr(meter, "measure", measure)
+        raise OSError(errno.EIO, "the disk failed")
+
+    measure = meter.measure
+    monkeypatch.setattr(meter, "measure", fail)
+    one.tell()
+    await eventually(lambda: one.is_killed)
+
+    assert (failures, one.killed) == (["failed"], ["workspace"])
 
 
 async def test_a_process_that_ends_is_watched_no_longer(

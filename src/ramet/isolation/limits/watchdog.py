@@ -268,6 +268,10 @@ class WatchedSandbox:
             reason = "its processes could not be stopped while its files were counted"
             self._end("workspace", f"{reason}; policy.workspace_size_mb is {self._grant.workspace_size_mb}")
 
+    def _repeat_disk(self) -> None:
+        """Measure again soon, since a measurement failed."""
+        self._is_touched, self._disk_next = True, self._watchdog.now() + _DISK_S
+
     def _check_in_memory(self) -> None:
         """Check each folder in memory, which is cheap: each is a separate file system whose usage the kernel counts."""
         size = self._grant.tmpfs_size_mb
@@ -415,15 +419,20 @@ class Watchdog:
         if self._measuring:
             return False
         self._measuring = True
-        begin = self.now()
 
-        def done(result: asyncio.Future[disk.DiskUsage]) -> None:
+        def measure() -> tuple[disk.DiskUsage, float]:
+            # Not elapsed time: a sandbox that takes the processor meanwhile would be measured less often.
+            began_s = time.thread_time()
+            return work(), time.thread_time() - began_s
+
+        def done(result: asyncio.Future[tuple[disk.DiskUsage, float]]) -> None:
             self._measuring = False
             if sandbox.is_over or result.cancelled():
                 return
-            error = result.exception()
-            if error is None:
-                sandbox._take_disk_usage(result.result(), self.now() - begin)
+            if result.exception() is None:
+                sandbox._take_disk_usage(*result.result())
+            else:
+                sandbox._repeat_disk()
 
-        in_thread(work, name="ramet-disk").add_done_callback(done)
+        in_thread(measure, name="ramet-disk").add_done_callback(done)
         return True
