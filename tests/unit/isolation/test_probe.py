@@ -148,6 +148,22 @@ def test_a_mechanism_that_only_pretends_to_work_is_detected(
     }
 
 
+def test_a_busy_machine_has_a_limit_of_processor_time(machine_findings: Mapping[str, Finding]) -> None:
+    """The trial finds the limit although other processes have the processor while it runs."""
+    if not machine_findings["cgroup_cpu"].works:
+        pytest.skip(machine_findings["cgroup_cpu"].detail)
+    program = (
+        "import itertools, sys, time\nsys.path.insert(0, sys.argv[1])\n"
+        "from ramet.isolation.linux.trials.cgroups import TRIALS\n"
+        "seconds = itertools.count()\ntime.monotonic = lambda: float(next(seconds))\nprint(TRIALS['cgroup_cpu']())"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-I", "-c", program, str(SOURCES)], capture_output=True, text=True, check=False
+    )
+
+    assert ran.stdout.startswith("version "), ran.stderr
+
+
 @pytest.mark.parametrize(
     ("call", "missing", "remedy"),
     [
