@@ -97,10 +97,7 @@ __all__ = sorted(_WHERE)
 
 def __getattr__(name: str) -> object:
     if name in _WHERE:
-        from ramet.concurrency.gc_pause import gc_paused
-
-        with gc_paused():  # What is imported stays, and there is much of it.
-            return getattr(import_module(f"ramet.{_WHERE[name]}"), name)
+        return getattr(import_module(f"ramet.{_WHERE[name]}"), name)
     raise AttributeError(f"module 'ramet' has no attribute {name!r}")
 
 

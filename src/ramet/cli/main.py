@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import sys
-from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from ramet.cli.parser import build_parser
 from ramet.cli.render.streams import discard_stream, prepare_streams
-from ramet.concurrency.gc_pause import gc_paused
 from ramet.core.outcome import EXIT_CODES, Status
 
 BROKEN_PIPE = 141  #: the shell's exit status of a program that wrote to a closed pipe
@@ -49,91 +47,82 @@ def _run(argv: Sequence[str]) -> int:
     if options.version:
         print(f"ramet {_version()}")
         return 0
-    with gc_paused():  # What is imported stays.
-        command = _load(options)
-    if command is None:
-        parser.print_help(sys.stderr)
-        return 2
-    return command(options)
-
-
-def _load(options: Namespace) -> Callable[[Namespace], int] | None:
-    """Import the command of `options`; None if there is none. Each command imports only what it needs."""
     match options.command:
         case "ask":
             from ramet.cli.ask.command import ask
 
-            return ask
+            return ask(options)
         case "agents":
             from ramet.cli.commands.agents import agents
 
-            return agents
+            return agents(options)
         case "trust":
             from ramet.cli.commands.trust import trust
 
-            return trust
+            return trust(options)
         case "config":
             from ramet.cli.commands.config import config
 
-            return config
+            return config(options)
         case "images":
             from ramet.cli.commands.images import images
 
-            return images
+            return images(options)
         case "ps" | "tree" | "show":
             from ramet.cli.operate import ps
 
-            return ps.VERBS[options.command]
+            return ps.VERBS[options.command](options)
         case "logs" | "export" | "replay":
             from ramet.cli.operate import logs
 
-            return logs.VERBS[options.command]
+            return logs.VERBS[options.command](options)
         case "passages":
             from ramet.cli.operate.safety_events import list_gate_events
 
-            return list_gate_events
+            return list_gate_events(options)
         case "run" | "resume":
             from ramet.cli import run
 
-            return run.VERBS[options.command]
+            return run.VERBS[options.command](options)
         case "gc" | "keep":
             from ramet.cli.operate import gc
 
-            return gc.VERBS[options.command]
+            return gc.VERBS[options.command](options)
         case "repair":
             from ramet.cli.operate.repair import repair
 
-            return repair
+            return repair(options)
         case "sessions":
             from ramet.cli.operate import sessions
 
-            return sessions.VERBS[options.verb]
+            return sessions.VERBS[options.verb](options)
         case "send" | "stop" | "approve" | "deny":
             from ramet.cli.operate.control import run_control_command
 
-            return run_control_command
+            return run_control_command(options)
         case "cp":
             from ramet.cli.operate.copy import copy
 
-            return copy
+            return copy(options)
         case "port":
             from ramet.cli.operate.port import port
 
-            return port
+            return port(options)
         case "approvals":
             from ramet.cli.operate.approvals import approvals
 
-            return approvals
+            return approvals(options)
         case "schedule":
             from ramet.cli.commands.schedule import schedule
 
-            return schedule
+            return schedule(options)
         case "serve":
             from ramet.cli.commands.serve import serve
 
-            return serve
+            return serve(options)
         case _:
-            return None
+            parser.print_help(sys.stderr)
+            return 2
 
 
 def _version() -> str:

@@ -86,8 +86,9 @@ def _find_linked_folders(sites: Iterable[str]) -> Iterator[str]:
 
 def _editable() -> Iterator[str]:
     """Yield the packages that setuptools finds by a table, not by a path."""
-    for name in [name for name in list(sys.modules) if name.startswith("__editable__")]:
-        yield from getattr(sys.modules.get(name), "MAPPING", {}).values()
+    for name, module in list(sys.modules.items()):
+        if name.startswith("__editable__"):
+            yield from getattr(module, "MAPPING", {}).values()
 
 
 def _packages(folder: str) -> Iterator[str]:

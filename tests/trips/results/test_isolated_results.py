@@ -70,17 +70,6 @@ async def test_a_sandbox_awaits_a_coroutine_function(runtime: ramet.AgentRuntime
     assert (await runtime.run_agent(agent=agents.asynchronous, args=("word",))).output == "WORD"
 
 
-async def test_an_agent_has_garbage_collection(runtime: ramet.AgentRuntime) -> None:
-    """Zygotes import their modules without it; agents have it."""
-
-    def has_collection() -> bool:
-        import gc
-
-        return gc.isenabled()
-
-    assert (await runtime.run_agent(agent=has_collection)).output is True
-
-
 def text_of(path: str) -> str:
     """Return the text of a file of the host."""
     return pathlib.Path(path).read_text()

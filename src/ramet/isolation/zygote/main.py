@@ -79,7 +79,6 @@ def main(control: int, leash: int) -> NoReturn:
     if config.is_apart:
         _die_with_host(leash)
     check_mounts(config)
-    gc.disable()  # Imported objects are never freed.
     load(config.image)
     gates = Confinement.of(config)
     if config.mode != "pod":  # A pod serves one agent, which does not repay this time.
@@ -87,7 +86,6 @@ def main(control: int, leash: int) -> NoReturn:
             warm_pages(gates)
         gc.collect()
     gc.freeze()
-    gc.enable()
     assert len(list(Path("/proc/self/task").iterdir())) == 1, (
         "the image started a thread: nothing can be forked from it"
     )
