@@ -19,6 +19,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from ramet.core.errors import Bug
+from ramet.core.outcome import Status
 
 
 class State(StrEnum):
@@ -120,6 +121,32 @@ for _state in LIVE_STATES:
 TABLE[State.STOPPING, Fact.FINISHED] = Step(State.STOPPED, _END)  # A run that was asked to stop does not return.
 for _fact in (Fact.BEGAN, Fact.WAIT_BEGAN, Fact.WAIT_ENDED, Fact.TURN_OVER, Fact.WOKEN, Fact.STOP_ASKED):
     TABLE[State.STOPPING, _fact] = Step(State.STOPPING)
+
+
+class Next(StrEnum):
+    """How a run goes on when a turn is over, or when something changes while it is idle."""
+
+    END = "end"
+    WAKE = "wake"  #: its mail begins the next turn
+    REST = "rest"  #: it is idle: something may still come
+    HOLD = "hold"  #: it is idle, and only a user starts it again: its turn was interrupted
+
+
+def next_after(
+    status: Status | None, *, is_session: bool, has_mail: bool, has_user_mail: bool, can_wake: bool, is_expecting: bool
+) -> Next:
+    """Return how a run goes on after a turn of that status, unless it was asked to stop; None if no turn ended here.
+
+    A session outlives its turns. `has_mail` is about mail that wakes, and `can_wake` is False once such mail has woken
+    it too often without a user; `is_expecting` is True while children live or runs are to report that they are idle.
+    """
+    if is_session and status is Status.CANCELLED and not has_user_mail:
+        return Next.HOLD
+    if not is_session and status not in (Status.COMPLETED, None):
+        return Next.END
+    if has_mail and can_wake:
+        return Next.WAKE
+    return Next.REST if is_session or is_expecting else Next.END
 
 
 def step(state: State, fact: Fact) -> Step:

@@ -7,7 +7,8 @@ from itertools import product
 import pytest
 
 from ramet.core.errors import Bug
-from ramet.core.lifecycle import LIVE_STATES, TERMINAL_STATES, Effect, Fact, State, Step, step
+from ramet.core.lifecycle import LIVE_STATES, TERMINAL_STATES, Effect, Fact, Next, State, Step, next_after, step
+from ramet.core.outcome import Status
 
 END_FACTS = (Fact.FINISHED, Fact.CUT_OFF)
 ALL_PAIRS = list(product(State, Fact))
@@ -143,3 +144,30 @@ def test_an_idle_run_holds_no_slot(state: State) -> None:
 
     assert after.state is State.IDLE
     assert after.effects[0] is Effect.RELEASE_SLOT
+
+
+@pytest.mark.parametrize("status", [None, *Status])
+@pytest.mark.parametrize("flags", list(product((False, True), repeat=5)))
+def test_a_run_goes_on_as_its_mail_and_children_demand(status: Status | None, flags: tuple[bool, ...]) -> None:
+    """Each situation of a run that nobody stops leads to one next step."""
+    is_session, has_mail, has_user_mail, can_wake, is_expecting = flags
+    found = next_after(
+        status,
+        is_session=is_session,
+        has_mail=has_mail,
+        has_user_mail=has_user_mail,
+        can_wake=can_wake,
+        is_expecting=is_expecting,
+    )
+
+    if is_session:
+        assert found is not Next.END, "a session outlives its turns"
+        assert (found is Next.HOLD) == (status is Status.CANCELLED and not has_user_mail)
+    else:
+        assert found is not Next.HOLD, "only a session is interrupted"
+        if status not in (Status.COMPLETED, None):
+            assert found is Next.END, "a turn that failed is the end"
+        elif not (has_mail and can_wake):
+            assert (found is Next.REST) == is_expecting
+    if found not in (Next.END, Next.HOLD):
+        assert (found is Next.WAKE) == (has_mail and can_wake)

@@ -15,7 +15,7 @@ from langchain_core.messages import AIMessageChunk, BaseMessage, HumanMessage
 
 from ramet.core.errors import RametError, StoreFailed
 from ramet.core.events import Event, RunEnded, RunResumed, StateChanged, TurnEnded, TurnStarted
-from ramet.core.lifecycle import TERMINAL_STATES, Effect, Fact, State, step
+from ramet.core.lifecycle import TERMINAL_STATES, Effect, Fact, Next, State, next_after, step
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.spawn.lifecycle.run_results import recorded_form, report_turn, result_of, unrecorded_result
 from ramet.spawn.lifecycle.stop import stop_all, wait_for_ends
@@ -253,13 +253,8 @@ class Supervisor:
         self.wake_or_end(run)
 
     def _is_end_of_run(self, run: Run, verdict: TurnResult) -> bool:
-        if run.state is State.STOPPING or run.context.abort.aborted:
-            return True
-        if run.persistent:
-            return False
-        return verdict.status is not Status.COMPLETED or not (
-            run.context.mailbox.has_waking_mail or run.attached_children() or run.waits_for_idle
-        )
+        is_stopped = run.state is State.STOPPING or run.context.abort.aborted
+        return is_stopped or _next_after(run, verdict) is Next.END
 
     def wake_or_end(self, run: Run) -> None:
         """Wake an idle run that has mail, or end it if nothing can come any more.
@@ -276,20 +271,17 @@ class Supervisor:
             self.start_turn(run)
         if run.state is not State.IDLE:
             return
-        is_held = run.persistent and run.turn.verdict is not None and run.turn.verdict.status is Status.CANCELLED
-        if is_held and not run.context.mailbox.has("user"):
-            return  # It was interrupted: only a user starts it again, a notice does not.
-        if run.context.mailbox.has_waking_mail and run.wake_count < MAX_WAKES:
-            run.wake_count, run.turn.woken_by_mail = run.wake_count + 1, True
-            self.apply_fact(run, Fact.WOKEN)
-        elif not run.persistent and not run.attached_children() and not run.waits_for_idle:
-            if run.worktree is None:
+        match _next_after(run, run.turn.verdict):
+            case Next.WAKE:
+                run.wake_count, run.turn.woken_by_mail = run.wake_count + 1, True
+                self.apply_fact(run, Fact.WOKEN)
+            case Next.END if run.worktree is None:
                 self._end(run)
-            elif run.context.mailbox.closed_reason is None:
+            case Next.END if run.context.mailbox.closed_reason is None:
                 run.context.mailbox.close("it is finishing")
                 run.task = asyncio.create_task(self._end_in_worktree(run), name=run.info.path)
-        elif run.awaiting_idle and run.turn.verdict is not None:
-            self.on_idle(run, result_of(run, run.turn.verdict))
+            case Next.REST if run.awaiting_idle and run.turn.verdict is not None:
+                self.on_idle(run, result_of(run, run.turn.verdict))
 
     async def _end_in_worktree(self, run: Run) -> None:
         await leave_worktree(run, self._services.git)
@@ -411,6 +403,18 @@ class Supervisor:
             await self._stop_all(run.attached_children(), f"its parent ended: {reason}", out_of_time=run)
         else:
             await self.stop(run, reason, Status.TIMEOUT)
+
+
+def _next_after(run: Run, verdict: TurnResult | None) -> Next:
+    mailbox = run.context.mailbox
+    return next_after(
+        verdict.status if verdict is not None else None,
+        is_session=run.persistent,
+        has_mail=mailbox.has_waking_mail,
+        has_user_mail=mailbox.has("user"),
+        can_wake=run.wake_count < MAX_WAKES,
+        is_expecting=bool(run.attached_children() or run.waits_for_idle),
+    )
 
 
 async def _wait_for_child_sandboxes(run: Run) -> None:
