@@ -175,6 +175,8 @@ async def ask_model(context: ToolUseContext, request: ModelRequest) -> AsyncGene
     async with aclosing(context.ask(context, request)) as pieces:
         async for piece in pieces:
             if isinstance(piece, AIMessageChunk):
+                if context.on_chunk is not None:
+                    context.on_chunk(piece)
                 yield piece
             else:
                 if request.is_final_answer:  # No calls will be answered any more.

@@ -246,6 +246,7 @@ class ToolUseContext:
     usage: Usage = NO_USAGE  #: of this run alone
     last_usage: Usage | None = None  #: of the newest reply
     on_usage: Callable[[Usage], None] | None = None
+    on_chunk: Callable[[AIMessageChunk], None] | None = None  #: called with each chunk of the loop's replies
     processes: ToolProcesses | None = None  #: for synchronous tools; None: threads
     max_parallel_tools: int = 10
     max_result_chars: int = 30_000

@@ -281,7 +281,7 @@ async def test_another_attempt_begins_where_the_turn_began(guest_loops: GuestLoo
     async with session([calls], tmp_path, limits=Limits(tool_calls=9)) as guest_session:
         run = guest_session._root
         run.context.mailbox.push(Mail(id="mail-0", sender="user", text="Early.", kind="user"))
-        conversation = SandboxedConversation(run, [HumanMessage("Begin.")], lambda chunk: None)
+        conversation = SandboxedConversation(run, [HumanMessage("Begin.")])
 
         first, _ = conversation.start()
         question = b'{"messages": [1, 2], "tools": []}'
@@ -306,7 +306,7 @@ async def test_a_retry_after_compaction_begins_behind_the_summary(tmp_path: path
         run = guest_session._root
         run.context.history[:] = [HumanMessage("Old."), AIMessage("Long, long answer."), HumanMessage("Older.")]
         run.turn_began_at = 3
-        conversation = SandboxedConversation(run, [HumanMessage("New.")], lambda chunk: None)
+        conversation = SandboxedConversation(run, [HumanMessage("New.")])
         conversation.start()
         event = Compacted(**run.info.stamp, before_messages=4, after_messages=3, before_tokens=9, after_tokens=5)
         positions = [1, {"type": "human", "content": "a summary"}, 4]  # Position 0 is what the system says.

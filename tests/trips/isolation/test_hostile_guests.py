@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from ramet.agent.hooks.hooks import hook
 from ramet.core import events
@@ -127,9 +127,9 @@ async def run_hostile_guest(
     model = ScriptedModel(script)
     session = Session(model, workspace_tools(), cwd=folder, **options)
 
-    async def converse(run: Run, messages: Sequence[BaseMessage], feed: Callable[[AIMessageChunk], None]) -> Any:
+    async def converse(run: Run, messages: Sequence[BaseMessage]) -> Any:
         our_end, their_end = socket.socketpair()
-        conversation = SandboxedConversation(run, messages, feed)
+        conversation = SandboxedConversation(run, messages)
         requests = GuestRequests(run, run.context.next_step(), conversation)
         channel = requests.channel = GuestChannel(requests)
         await channel.open(our_end)
@@ -593,10 +593,10 @@ async def test_a_broken_rule_does_not_affect_parent_and_siblings(tmp_path: pathl
     }
     inline = turn._converse
 
-    async def some(run: Run, messages: Sequence[BaseMessage], feed: Any) -> Any:
+    async def some(run: Run, messages: Sequence[BaseMessage]) -> Any:
         if run.name != "bad":
-            return await inline(run, messages, feed)
-        conversation = SandboxedConversation(run, messages, feed)
+            return await inline(run, messages)
+        conversation = SandboxedConversation(run, messages)
         conversation.start()
         return conversation.record(Record(number=1), b"[]")
 
@@ -651,7 +651,7 @@ async def test_any_record_is_an_event_or_a_protocol_error(line: bytes, rest: byt
     """No other error is raised, and no record adds a message of the model or the system."""
     async with Session(ScriptedModel(["never"])) as session:
         run = session._root
-        conversation = SandboxedConversation(run, [HumanMessage("Begin.")], lambda chunk: None)
+        conversation = SandboxedConversation(run, [HumanMessage("Begin.")])
         conversation.start()
         try:
             conversation.record(Record(number=1), line + b"\n" + rest)
@@ -665,7 +665,7 @@ async def test_any_request_is_valid_or_a_protocol_error(body: bytes) -> None:
     """Random bytes and random questions raise no other error."""
     async with Session(ScriptedModel(lambda messages: "Yes.")) as session:
         run = session._root
-        conversation = SandboxedConversation(run, [HumanMessage("Begin.")], lambda chunk: None)
+        conversation = SandboxedConversation(run, [HumanMessage("Begin.")])
         conversation.start()
         try:
             await conversation.ask_model(AskModel(id=1, step=f"{run.info.id}:1"), body, _no_piece)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.messages import BaseMessage
 
 from ramet.core.errors import ProtocolError, RametError
 from ramet.spawn.run.run import Run
@@ -30,9 +30,9 @@ class GuestLoops:
         self.conversations: list[SandboxedConversation] = []
         self.last_words: list[Done | None] = []
 
-    async def converse(self, run: Run, messages: Sequence[BaseMessage], feed: Callable[[AIMessageChunk], None]) -> Any:
+    async def converse(self, run: Run, messages: Sequence[BaseMessage]) -> Any:
         """Run one turn as `run_in_sandbox` does, without the sandbox."""
-        conversation = SandboxedConversation(run, messages, feed)
+        conversation = SandboxedConversation(run, messages)
         requests = GuestRequests(run, run.context.next_step(), conversation)
         channel = requests.channel = GuestChannel(requests)
         guest = self._source.launch()

@@ -45,7 +45,7 @@ from ramet.spawn.tree import RunTree
 from ramet.tools.run_info import RunInfo
 
 if TYPE_CHECKING:
-    from langchain_core.messages import AIMessageChunk
+    pass
 
 #: Assumed context window, in tokens, of a model that does not state one.
 UNKNOWN_WINDOW = 128_000
@@ -165,9 +165,6 @@ class TreeFactory:
         runner = _merge_hooks(plan.hooks, plan.cwd, recorder)
         spill = Spill(folder, number)
 
-        def feed(run: RunInfo, chunk: AIMessageChunk, step: str) -> None:
-            recorder.feed(run, chunk, step)
-
         def hooks_of(agent: Agent, gates: tuple[HookConfig, ...], is_child: bool) -> HookRunner | None:
             merged = runner
             for gate in gates:
@@ -185,7 +182,7 @@ class TreeFactory:
         services = TreePorts(
             model=self.gateway.port,
             record=recorder.append,
-            feed=feed,
+            feed=recorder.feed,
             clock=self.clock,
             mint=lambda: next(ids),
             definitions=plan.definitions,

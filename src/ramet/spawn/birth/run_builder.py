@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, AIMessageChunk
 
 from ramet.agent.hooks.config import gates_of
 from ramet.agent.loop import MAX_TURNS
@@ -110,6 +110,7 @@ class RunBuilder:
             time_started_at=services.clock.monotonic(),
         )
         context.on_usage = run.count
+        context.on_chunk = lambda chunk: self._pass_on(run, chunk)
         context.slot = Slot(self._register.slots, lambda waits: self._record_waiting(run, waits))
         context.tools = plan.toolset.tools if plan.is_fork else self._with_types(run, plan.toolset.tools)
         return run
@@ -124,6 +125,11 @@ class RunBuilder:
             return tools
         types = tuple(spawnable(run, self._services).items())
         return tuple(_agent_tool(types) if tool.name == "Agent" else tool for tool in tools)
+
+    def _pass_on(self, run: Run, chunk: AIMessageChunk) -> None:
+        """Pass a chunk on to readers; its text is partial output until the whole reply is recorded."""
+        run.turn.streamed_text.append(chunk.text)
+        self._services.feed(run.info, chunk, f"{run.info.id}:{run.context.steps}")
 
     def _record_waiting(self, run: Run, waits: bool) -> None:
         self._supervisor.apply_fact(run, Fact.WAIT_BEGAN if waits else Fact.WAIT_ENDED)

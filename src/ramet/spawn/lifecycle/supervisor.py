@@ -11,7 +11,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
 
-from langchain_core.messages import AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 
 from ramet.core.errors import RametError, StoreFailed
 from ramet.core.events import Event, RunEnded, RunResumed, StateChanged, TurnEnded, TurnStarted
@@ -210,10 +210,7 @@ class Supervisor:
             if is_first and run.context.hooks is not None:
                 messages.extend(await start_hook_messages(run))
 
-        def feed(chunk: AIMessageChunk) -> None:
-            self._services.feed(run.info, chunk, f"{run.info.id}:{run.context.steps}")
-
-        verdict = await run_turn(run, messages, begin, feed, self._services, self.on_wait_began)
+        verdict = await run_turn(run, messages, begin, self._services, self.on_wait_began)
         if verdict.status is Status.CANCELLED and run.turn.stop_result is None and not run.context.abort.aborted:
             self._register.loop_is_ending = True  # No code of ramet cancelled it: the event loop is ending.
         run.turn.streamed_text.clear()

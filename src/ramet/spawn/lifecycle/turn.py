@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from langchain_core.messages import AIMessageChunk, BaseMessage, HumanMessage
+from langchain_core.messages import BaseMessage, HumanMessage
 
 from ramet.agent.adopted.mark import AdoptedFunction
 from ramet.agent.composition.steps import Composition
@@ -35,14 +35,12 @@ from ramet.tools.workers.thread_tools import run_in_thread
 
 _log = logging.getLogger("ramet.turn")
 Begin = Callable[[], Awaitable[None]]
-Feed = Callable[[AIMessageChunk], None]
 
 
 async def run_turn(
     run: Run,
     messages: Sequence[BaseMessage],
     begin: Begin,
-    feed: Feed,
     services: TreePorts,
     begins_to_wait: Callable[[], None],
 ) -> TurnResult:
@@ -51,12 +49,12 @@ async def run_turn(
         run.context.abort.raise_if_aborted()
         await begin()
         if run.agent.cache_ttl_seconds is None or services.results is None:
-            return await _done(run, messages, feed, services.placement)
+            return await _done(run, messages, services.placement)
         return await cached_or_run(
             run,
             services.results,
             services.recipe,
-            lambda: _done(run, messages, feed, services.placement),
+            lambda: _done(run, messages, services.placement),
             on_wait_began=begins_to_wait,
             now=services.clock.now,
         )
@@ -80,20 +78,20 @@ async def run_turn(
         return error_result(run, failure)
 
 
-async def _done(run: Run, messages: Sequence[BaseMessage], feed: Feed, placement: Placement | None) -> TurnResult:
+async def _done(run: Run, messages: Sequence[BaseMessage], placement: Placement | None) -> TurnResult:
     """Do the work of a turn in the host or in a sandbox."""
     if run.grant is not None:
         if run.sandbox.replay is None and run.turn.resumes and run.sandbox.capsule is None and has_answered(run):
             return TurnResult(Status.COMPLETED, checked_answer(run))  # It had answered when its process ended.
         assert placement is not None, "a run with a grant has a placement"
         await run.context.wait_persisted()
-        return await run_in_sandbox(run, messages, feed, placement)
+        return await run_in_sandbox(run, messages, placement)
     if run.agent.function is not None:
         return TurnResult(Status.COMPLETED, check_output_size(run, await _call(run, messages)))
-    return TurnResult(Status.COMPLETED, await _converse(run, messages, feed))
+    return TurnResult(Status.COMPLETED, await _converse(run, messages))
 
 
-async def _converse(run: Run, messages: Sequence[BaseMessage], feed: Feed) -> Any:
+async def _converse(run: Run, messages: Sequence[BaseMessage]) -> Any:
     contract = OutputContract(run.agent.output) if run.agent.output is not None else None
     params = QueryParams(
         context=run.context,
@@ -107,10 +105,7 @@ async def _converse(run: Run, messages: Sequence[BaseMessage], feed: Feed) -> An
     )
     async with aclosing(query(params)) as pieces:
         async for piece in pieces:
-            if isinstance(piece, AIMessageChunk):
-                run.turn.streamed_text.append(piece.text)
-                feed(piece)
-            elif isinstance(piece, MessageRecorded):
+            if isinstance(piece, MessageRecorded):
                 run.turn.streamed_text.clear()
     return answer(run)
 

@@ -66,8 +66,8 @@ _HOST_ERRORS = frozenset(kind.__name__ for kind in (Aborted, BudgetExceeded, Mod
 class SandboxedConversation:
     """A turn of a run whose loop works in a sandbox; made once per turn, `start`ed once per attempt."""
 
-    def __init__(self, run: Run, messages: Sequence[BaseMessage], feed: Callable[[AIMessageChunk], None]) -> None:
-        self._run, self._messages, self._feed = run, messages, feed
+    def __init__(self, run: Run, messages: Sequence[BaseMessage]) -> None:
+        self._run, self._messages = run, messages
         self._transcript = Mirror(run)
         self._records = Records(run, self._transcript)
         self._gates = Gates(run.context)
@@ -299,9 +299,8 @@ class SandboxedConversation:
             async for piece in pieces:
                 if not isinstance(piece, AIMessageChunk):
                     return piece, request_context
-                if not request.aside:
-                    run.turn.streamed_text.append(piece.text)
-                    self._feed(piece)
+                if not request.aside and run.context.on_chunk is not None:
+                    run.context.on_chunk(piece)
                 if request.stream:
                     await send_piece(encode_chunk(piece))
         raise ModelFailed(run.model, "it sent an empty answer")

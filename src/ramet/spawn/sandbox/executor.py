@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import os
 import typing
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import msgspec
-from langchain_core.messages import AIMessageChunk, BaseMessage
+from langchain_core.messages import BaseMessage
 
 from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import (
@@ -68,9 +68,7 @@ _RETRIED_STATUSES = frozenset({Status.FAILED, Status.CRASHED, Status.OOM, Status
 _RING_BYTES = 64 * 1024
 
 
-async def run_in_sandbox(
-    run: Run, messages: Sequence[BaseMessage], feed: Callable[[AIMessageChunk], None], placement: Placement
-) -> TurnResult:
+async def run_in_sandbox(run: Run, messages: Sequence[BaseMessage], placement: Placement) -> TurnResult:
     """Execute a turn in a sandbox, with the retries of the policy, each in a new sandbox.
 
     Raises an error of the host itself, such as IsolationUnavailable. Errors of the guest are in the result.
@@ -78,7 +76,7 @@ async def run_in_sandbox(
     assert run.grant is not None, "a run in a sandbox has a grant"
     step = run.context.next_step()
     backend = await placement.backend(run.grant)
-    conversation = SandboxedConversation(run, messages, feed) if run.sandbox.capsule is None else None
+    conversation = SandboxedConversation(run, messages) if run.sandbox.capsule is None else None
     run.context.slot.begin_calls()  # One call, so that the run holds no slot while it waits for children.
     replay, run.sandbox.replay = run.sandbox.replay, None
     attempt = run.turn.attempt if run.turn.resumes else 1
