@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage, SystemMessage
 
+from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
 from ramet.agent.definition import as_agent as as_agent
 from ramet.agent.toolset import Toolset, resolve_tools
 from ramet.core.budget import NO_LIMITS, RESOURCES, Limits
 from ramet.core.errors import InvalidValue, SpawnRefused, Unknown
-from ramet.core.ids import safe_name
+from ramet.core.ids import ROOT_NAME, safe_name
 from ramet.core.limits import SpawnLimits
-from ramet.core.policy.policy import Grant, Policy
+from ramet.core.policy.policy import Grant, Policy, resolve_root_policy
 from ramet.isolation.linux.beneath import open_without_links
 from ramet.isolation.mounts import source_below
 from ramet.spawn.admission import NO_SHARE, ResourceShare
@@ -94,10 +95,6 @@ def plan_birth(
         raise InvalidValue("isolation", isolation, "inline or worktree")
     narrowed_limits, clamps = _narrow(parent, agent.limits, request.limits, detached=request.detached)
     grant, policy_clamps = child_grant(parent, agent, request, services)
-    bound = composition_grant(parent, agent, request)
-    if ceiling is not None:
-        grant, bound = narrowed_to(ceiling, grant, parent, services), narrowed_to(ceiling, bound, parent, services)
-    narrowed_limits = cap_time(grant or bound, narrowed_limits)
     if grant is not None and isolation == "worktree":
         raise InvalidValue("isolation", isolation, "nothing: a sandboxed agent has a workspace of its own")
     cwd = _working_dir(parent, request)
@@ -108,13 +105,12 @@ def plan_birth(
         own_tools = services.own_tools(agent, cwd)
         toolset = resolve_tools(agent, parent.context.tools, may_spawn=may_spawn, is_child=True, own=own_tools)
         system = system_messages(agent, cwd, services)
-    check_tools(toolset.tools, grant is not None, services)
     if request.model not in (None, "inherit"):
         agent = agent.replace(model=request.model)
     if agent.model is not None and agent.function is None:
         services.model(agent.model)
     check_prompt(agent, request.prompt, is_fork=is_fork)
-    return Plan(
+    plan = Plan(
         request=request,
         agent=agent,
         is_fork=is_fork,
@@ -126,8 +122,55 @@ def plan_birth(
         cwd=cwd,
         isolation=isolation,
         grant=grant,
-        step_ceiling=bound,
         policy_ceiling=ceiling,
+    )
+    return _with_rights(plan, parent, services)
+
+
+def plan_root(
+    agent: Agent,
+    request: SpawnRequest,
+    limits: Limits,
+    ceiling: Policy | None,
+    services: TreePorts,
+    *,
+    tools: Sequence[BaseTool],
+    cwd: pathlib.Path,
+    may_spawn: bool,
+) -> Plan:
+    """Return the plan of a root; `ceiling` is the most that a policy adapter allowed.
+
+    Raises InvalidValue for an impossible request, NoToolsLeft if the tools resolve to nothing.
+    """
+    composed = isinstance(agent.function, Composition)
+    plan = Plan(
+        request=request,
+        agent=agent,
+        name=ROOT_NAME,
+        limits=limits,
+        toolset=resolve_tools(agent, tools, may_spawn=may_spawn, is_child=False, own=services.own_tools(agent, cwd)),
+        system=system_messages(agent, cwd, services),
+        cwd=cwd,
+        grant=resolve_root_policy(request.policy) if request.policy is not None and not composed else None,
+        policy_ceiling=ceiling,
+    )
+    plan = _with_rights(plan, None, services)
+    return dataclasses.replace(plan, agent=agent.replace(limits=plan.limits))
+
+
+def _with_rights(plan: Plan, parent: Run | None, services: TreePorts) -> Plan:
+    """Return the plan with its grants within its ceiling, its time within its grants, and its packed function."""
+    agent, request, grant = plan.agent, plan.request, plan.grant
+    step_ceiling = composition_grant(parent, agent, request)
+    if plan.policy_ceiling is not None:
+        grant = narrowed_to(plan.policy_ceiling, grant, parent, services)
+        step_ceiling = narrowed_to(plan.policy_ceiling, step_ceiling, parent, services)
+    check_tools(plan.toolset.tools, (grant or step_ceiling) is not None, services)
+    return dataclasses.replace(
+        plan,
+        grant=grant,
+        step_ceiling=step_ceiling,
+        limits=cap_time(grant or step_ceiling, plan.limits),
         capsule=capsule_of(agent, request, grant),
     )
 

@@ -30,10 +30,9 @@ from ramet.isolation.git.worktree import Worktree
 from ramet.models.messages import encode
 from ramet.spawn.admission import AdmissionSlot
 from ramet.spawn.birth.child_budget import ChildBudget, own_scope
-from ramet.spawn.birth.plan import Plan, plan_birth, system_messages
+from ramet.spawn.birth.plan import Plan, plan_birth, plan_root, system_messages
 from ramet.spawn.birth.policy_decisions import DecidedRequest, decide_child, decide_root, record
 from ramet.spawn.birth.record import to_data
-from ramet.spawn.birth.root_plan import plan_root
 from ramet.spawn.birth.run_builder import RunBuilder
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.registry import RunRegistry
