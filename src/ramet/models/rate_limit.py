@@ -2,16 +2,15 @@
 
 A failed call is retried by fixed rules: only if ModelFailed says that a retry may help, after a growing, partly random
 wait, and never earlier than the provider asked. While one caller waits out a 429, the others wait at the limiter
-instead of getting the same answer. No caller holds a reservation while it waits: an attempt is a function of the caller
-that reserves, asks and settles, and is called once for each request that may be sent.
+instead of getting the same answer. No caller holds a reservation while it waits: an attempt is a generator of the
+caller that reserves, asks and settles, and is made once for each request that may be sent.
 """
 
 from __future__ import annotations
 
-import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from contextlib import nullcontext
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from dataclasses import dataclass
 from math import isfinite
 from typing import Final, NamedTuple, TypeVar
@@ -68,7 +67,7 @@ class Retry(NamedTuple):
 
 
 class RateLimiter:
-    """A limiter of the calls to one model: bounded concurrency, none while closed, retries by the policy."""
+    """A limiter of the calls to one model: none while it is closed, and retries by the policy."""
 
     def __init__(
         self,
@@ -77,14 +76,10 @@ class RateLimiter:
         clock: Clock,
         chance: Callable[[], float] = random.random,
         policy: RetryPolicy | None = None,
-        max_concurrent: int | None = None,
     ) -> None:
-        if max_concurrent is not None and max_concurrent < 1:
-            raise InvalidValue("at_once", max_concurrent, "at least 1")
         self.name = name
         self.policy = policy or RetryPolicy()
         self._clock, self._chance = clock, chance
-        self._slots = asyncio.Semaphore(max_concurrent) if max_concurrent else nullcontext()
         self._closed_until = float("-inf")
 
     @property
@@ -93,21 +88,20 @@ class RateLimiter:
         return max(0.0, self._closed_until - self._clock.monotonic())
 
     async def call(
-        self, attempt: Callable[[int], Awaitable[T]], *, before_wait: Callable[[Retry], None] | None = None
-    ) -> T:
-        """Return the result of `attempt(number)`, retried by the policy; raise the last ModelFailed if it gives up.
+        self, attempt: Callable[[int], AsyncGenerator[T]], *, before_wait: Callable[[Retry], None] | None = None
+    ) -> AsyncGenerator[T]:
+        """Yield what `attempt(number)` yields; attempts that fail are retried by the policy.
 
-        Cancelling ends a wait at once and releases the place. Any other exception passes through.
+        Raises the last ModelFailed if it gives up. Cancelling ends a wait at once. Any other exception passes through.
         """
         number = 1
         while True:
             await self._wait_until_open(spread=number == 1)
             try:
-                async with self._slots:
-                    # The limiter may have closed while this call waited for its place.
-                    if self.closed_for_s <= 0:
-                        return await attempt(number)
-                    continue
+                async with aclosing(attempt(number)) as pieces:
+                    async for piece in pieces:
+                        yield piece
+                return
             except ModelFailed as failure:
                 wait_s = self.policy.wait_s(number, failure, self._chance())
                 self._close_after(failure, wait_s)
@@ -140,9 +134,8 @@ class RateLimiters:
         clock: Clock,
         chance: Callable[[], float] = random.random,
         policy: RetryPolicy | None = None,
-        max_concurrent: int | None = None,
     ) -> None:
-        self._clock, self._chance, self._policy, self._max_concurrent = clock, chance, policy, max_concurrent
+        self._clock, self._chance, self._policy = clock, chance, policy
         self._limiters: dict[str, RateLimiter] = {}
 
     def get(self, name: str) -> RateLimiter:
@@ -150,6 +143,6 @@ class RateLimiters:
         limiter = self._limiters.get(name)
         if limiter is None:
             limiter = self._limiters[name] = RateLimiter(
-                name, clock=self._clock, chance=self._chance, policy=self._policy, max_concurrent=self._max_concurrent
+                name, clock=self._clock, chance=self._chance, policy=self._policy
             )
         return limiter

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from typing import TypeVar
 
 import pytest
 
@@ -11,6 +12,7 @@ from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import BudgetExceeded, InvalidValue, ModelFailed
 from ramet.models.rate_limit import RateLimiter, RateLimiters, Retry, RetryPolicy
 
+T = TypeVar("T")
 EXACT = RetryPolicy(attempts=4, base_s=1.0, max_s=30.0, jitter=0.0)
 
 
@@ -26,19 +28,25 @@ class Provider:
         self.asked_at: list[float] = []
         self.numbers: list[int] = []
 
-    async def __call__(self, number: int) -> str:
+    async def __call__(self, number: int) -> AsyncGenerator[str]:
         self.asked_at.append(self.clock.monotonic())
         self.numbers.append(number)
         await asyncio.sleep(0)
         if self.failures:
             raise self.failures.pop(0)
-        return "answer"
+        yield "answer"
 
 
-def a_gate(
-    clock: FakeClock, policy: RetryPolicy = EXACT, chance: float = 0.0, at_once: int | None = None
-) -> RateLimiter:
-    return RateLimiter("m", clock=clock, chance=lambda: chance, policy=policy, max_concurrent=at_once)
+async def ask(
+    gate: RateLimiter, attempt: Callable[[int], AsyncGenerator[T]], before_wait: Callable[[Retry], None] | None = None
+) -> T:
+    """Return the only item that a call yields."""
+    (answer,) = [each async for each in gate.call(attempt, before_wait=before_wait)]
+    return answer
+
+
+def a_gate(clock: FakeClock, policy: RetryPolicy = EXACT, chance: float = 0.0) -> RateLimiter:
+    return RateLimiter("m", clock=clock, chance=lambda: chance, policy=policy)
 
 
 async def wait_until(ready: Callable[[], bool]) -> None:
@@ -52,7 +60,7 @@ async def test_a_call_that_succeeds_is_made_once() -> None:
     clock = FakeClock()
     provider = Provider(clock)
 
-    assert await a_gate(clock).call(provider) == "answer"
+    assert await ask(a_gate(clock), provider) == "answer"
     assert provider.numbers == [1]
 
 
@@ -61,7 +69,7 @@ async def test_waits_double_and_each_attempt_is_numbered() -> None:
     clock = FakeClock()
     provider = Provider(clock, busy_error(status=500), busy_error(status=500), busy_error(status=500))
     retries: list[Retry] = []
-    call = asyncio.create_task(a_gate(clock).call(provider, before_wait=retries.append))
+    call = asyncio.create_task(ask(a_gate(clock), provider, before_wait=retries.append))
 
     for _ in range(3):
         await wait_until(lambda: clock.sleeping == 1)
@@ -78,7 +86,7 @@ async def test_the_failure_of_the_last_attempt_is_raised() -> None:
     clock = FakeClock()
     failures = [busy_error(status=500 + n) for n in range(5)]
     provider = Provider(clock, *failures)
-    call = asyncio.create_task(a_gate(clock).call(provider))
+    call = asyncio.create_task(ask(a_gate(clock), provider))
 
     for wait_s in (1, 2, 4):
         await wait_until(lambda: clock.sleeping == 1)
@@ -96,7 +104,7 @@ async def test_a_lasting_failure_is_raised_at_once() -> None:
     provider = Provider(clock, ModelFailed("m", "bad key", status=401))
 
     with pytest.raises(ModelFailed):
-        await a_gate(clock).call(provider)
+        await ask(a_gate(clock), provider)
 
     assert len(provider.asked_at) == 1
 
@@ -107,7 +115,7 @@ async def test_other_errors_are_raised_unchanged() -> None:
     gate = a_gate(clock)
 
     with pytest.raises(BudgetExceeded):
-        await gate.call(Provider(clock, BudgetExceeded("calls", asked=1, left=0, scope="main")))
+        await ask(gate, Provider(clock, BudgetExceeded("calls", asked=1, left=0, scope="main")))
 
     assert gate.closed_for_s == 0
 
@@ -117,10 +125,10 @@ async def test_retry_after_holds_for_all_calls() -> None:
     clock = FakeClock()
     gate = a_gate(clock)
     provider = Provider(clock, busy_error(retry_after_s=7))
-    first = asyncio.create_task(gate.call(provider))
+    first = asyncio.create_task(ask(gate, provider))
     await wait_until(lambda: clock.sleeping == 1)
 
-    siblings = [asyncio.create_task(gate.call(provider)) for _ in range(50)]
+    siblings = [asyncio.create_task(ask(gate, provider)) for _ in range(50)]
     await wait_until(lambda: clock.sleeping == 51)
     await clock.advance(6.9)
     assert len(provider.asked_at) == 1
@@ -131,29 +139,15 @@ async def test_retry_after_holds_for_all_calls() -> None:
     assert provider.asked_at == [0, *[7] * 51]
 
 
-async def test_a_call_that_waits_for_a_place_finds_the_gate_closed() -> None:
-    """The call does not pass when the place becomes free."""
-    clock = FakeClock()
-    gate = a_gate(clock, at_once=1)
-    provider = Provider(clock, busy_error(retry_after_s=7))
-    calls = [asyncio.create_task(gate.call(provider)) for _ in range(3)]
-    await wait_until(lambda: clock.sleeping == 3)
-
-    assert provider.asked_at == [0]
-    await clock.advance(7)
-    await asyncio.gather(*calls)
-    assert provider.asked_at == [0, 7, 7, 7]
-
-
 async def test_waiting_calls_ask_at_different_times() -> None:
     """Calls that waited together do not ask at the same moment."""
     clock = FakeClock()
     chances = iter([0.0, 0.1, 0.9, 0.5, *[0.0] * 10])
     gate = RateLimiter("m", clock=clock, chance=lambda: next(chances), policy=EXACT)
     provider = Provider(clock, busy_error(retry_after_s=10))
-    first = asyncio.create_task(gate.call(provider))
+    first = asyncio.create_task(ask(gate, provider))
     await wait_until(lambda: clock.sleeping == 1)
-    others = [asyncio.create_task(gate.call(provider)) for _ in range(3)]
+    others = [asyncio.create_task(ask(gate, provider)) for _ in range(3)]
     await wait_until(lambda: clock.sleeping == 4)
 
     await clock.advance(12)
@@ -166,10 +160,10 @@ async def test_a_server_error_of_one_call_does_not_stop_the_others() -> None:
     """Status 500 is about one request; only failures that concern each request close the gate."""
     clock = FakeClock()
     gate = a_gate(clock)
-    failing = asyncio.create_task(gate.call(Provider(clock, busy_error(status=500))))
+    failing = asyncio.create_task(ask(gate, Provider(clock, busy_error(status=500))))
     await wait_until(lambda: clock.sleeping == 1)
 
-    assert await gate.call(Provider(clock)) == "answer"
+    assert await ask(gate, Provider(clock)) == "answer"
 
     await clock.advance(1)
     await failing
@@ -180,7 +174,7 @@ async def test_an_overload_without_retry_after_closes_the_gate_for_our_own_wait(
     """The server gave no time; the growing wait is as good for the other calls."""
     clock = FakeClock()
     gate = a_gate(clock)
-    failing = asyncio.create_task(gate.call(Provider(clock, busy_error(status=status))))
+    failing = asyncio.create_task(ask(gate, Provider(clock, busy_error(status=status))))
     await wait_until(lambda: clock.sleeping == 1)
 
     assert gate.closed_for_s == 1.0
@@ -196,56 +190,24 @@ async def test_no_call_waits_longer_than_the_limit() -> None:
     gate = a_gate(clock)
 
     with pytest.raises(ModelFailed) as failure:
-        await gate.call(provider)
+        await ask(gate, provider)
 
     assert failure.value.retry_after_s == 3600
     assert gate.closed_for_s == EXACT.patience_s
 
 
-async def test_concurrent_calls_are_limited() -> None:
-    """The others wait in a queue, and each is made."""
-    clock = FakeClock()
-    gate = a_gate(clock, at_once=3)
-    active = 0
-    max_active = 0
-
-    async def attempt(number: int) -> int:
-        nonlocal active, max_active
-        active += 1
-        max_active = max(max_active, active)
-        await asyncio.sleep(0)
-        active -= 1
-        return number
-
-    assert await asyncio.gather(*(gate.call(attempt) for _ in range(20))) == [1] * 20
-    assert max_active == 3
-
-
-async def test_a_waiting_call_needs_no_place() -> None:
-    """A call that waits for its retry lets others use the only place."""
-    clock = FakeClock()
-    gate = a_gate(clock, at_once=1)
-    failing = asyncio.create_task(gate.call(Provider(clock, busy_error(status=500))))
-    await wait_until(lambda: clock.sleeping == 1)
-
-    assert await gate.call(Provider(clock)) == "answer"
-
-    await clock.advance(1)
-    await failing
-
-
 @pytest.mark.parametrize("is_closed", [True, False], ids=["at the gate", "between attempts"])
 async def test_cancelling_ends_a_wait_at_once(is_closed: bool) -> None:
-    """The clock does not move, the call has ended, and its place is free."""
+    """The clock does not move, and the call has ended."""
     clock = FakeClock()
-    gate = a_gate(clock, at_once=1)
+    gate = a_gate(clock)
     waiting = asyncio.create_task(
-        gate.call(Provider(clock, busy_error(7 if is_closed else None, status=429 if is_closed else 500)))
+        ask(gate, Provider(clock, busy_error(7 if is_closed else None, status=429 if is_closed else 500)))
     )
     await wait_until(lambda: clock.sleeping == 1)
     if is_closed:
         waiting.cancel()
-        waiting = asyncio.create_task(gate.call(Provider(clock)))
+        waiting = asyncio.create_task(ask(gate, Provider(clock)))
         await wait_until(lambda: clock.sleeping == 1)
 
     waiting.cancel()
@@ -253,7 +215,7 @@ async def test_cancelling_ends_a_wait_at_once(is_closed: bool) -> None:
         await waiting
 
     await clock.advance(7)
-    assert await gate.call(Provider(clock)) == "answer"
+    assert await ask(gate, Provider(clock)) == "answer"
 
 
 def test_jitter_shortens_only_our_own_wait() -> None:
