@@ -124,7 +124,7 @@ for _fact in (Fact.BEGAN, Fact.WAIT_BEGAN, Fact.WAIT_ENDED, Fact.TURN_OVER, Fact
 
 
 class Next(StrEnum):
-    """How a run goes on when a turn is over, or when something changes while it is idle."""
+    """The next step of a run when a turn is over, or when something changes while it is idle."""
 
     END = "end"
     WAKE = "wake"  #: its mail begins the next turn
