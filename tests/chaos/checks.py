@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from ramet.core import events
 from ramet.core.errors import StoreFailed
 from ramet.core.events import Event
-from ramet.core.replay.replay import RunReplay, TreeReplay
+from ramet.core.replay.replay import TreeReplay
+from ramet.core.replay.run_replay import RunReplay
 from ramet.store.contract import Store
 from ramet.store.sqlite.store import SqliteStore
 from tests.chaos.planned import PLANS

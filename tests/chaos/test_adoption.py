@@ -12,7 +12,7 @@ import pytest
 
 from ramet.agent.history.pairing import groups
 from ramet.core.events import Event, MailDelivered, MessageRecorded, ModelAsked, RunEnded, RunSpawned, SandboxStarted
-from ramet.core.replay.replay import RunReplay
+from ramet.core.replay.run_replay import RunReplay
 from ramet.models.messages import decode
 from tests.chaos.checks import check, check_notices, death_of, not_started, read_events
 from tests.chaos.deadly import Kill

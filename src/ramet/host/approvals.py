@@ -28,7 +28,7 @@ from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event
 from ramet.core.ids import CallId, Path, RunId
-from ramet.core.replay.replay import RunReplay
+from ramet.core.replay.run_replay import RunReplay
 from ramet.host.argument_preview import MAX_TEXT, preview, shorten
 from ramet.tools.context import CurrentCall, ToolUseContext, current_call
 from ramet.tools.decisions import Approval

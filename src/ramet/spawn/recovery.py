@@ -31,7 +31,8 @@ from ramet.core.ids import CallId, Path, RunId, SessionId, StepId
 from ramet.core.lifecycle import State
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.core.replay.codec import StoredMessage
-from ramet.core.replay.replay import CLOSED, OPEN, RunReplay, TreeReplay, amount
+from ramet.core.replay.replay import CLOSED, OPEN, TreeReplay, amount
+from ramet.core.replay.run_replay import RunReplay
 from ramet.models.messages import KINDS, decode
 from ramet.spawn.birth.plan import Plan, check_tools
 from ramet.spawn.birth.record import (

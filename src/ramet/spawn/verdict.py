@@ -8,7 +8,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from ramet.core.errors import Aborted, BudgetExceeded, NeedsInput, RametError, StepFailed, TaskFailed
 from ramet.core.outcome import ErrorInfo, Status
-from ramet.core.replay.replay import RunReplay
+from ramet.core.replay.run_replay import RunReplay
 from ramet.models.messages import decode
 from ramet.spawn.final_answer import answer
 from ramet.spawn.run.run import Run

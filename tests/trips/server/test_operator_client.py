@@ -35,7 +35,7 @@ from ramet.services.client.sync_operator import SyncKernel
 from ramet.services.client.transport import Transport
 from ramet.services.http.routes import runs, safety, schedules, states
 from ramet.services.operator.contract import PlainAgent
-from ramet.services.operator.runs import _Ends
+from ramet.services.operator.runs import ends_or_wakes
 from ramet.services.rules import Rules
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Entry
@@ -166,11 +166,14 @@ async def test_a_follower_knows_which_runs_have_ended(echo_server: EchoServer, c
     await kernel.answer((await kernel.approvals())[0].id, False)
     await handle.result()
 
-    ends, replay, were_over = _Ends(), TreeReplay(), list[bool]()
+    ends, replay, were_over = TreeReplay(), TreeReplay(), list[bool]()
     for each in await (await echo_server.server.runtime.open_store()).read(tree=handle.id):
-        ends.tell(each)
+        if ends_or_wakes(each, ends):
+            ends.apply(decode(each.data))
         replay.apply(decode(each.data))
-        assert ends.ended_by_run == {id: run.is_over for id, run in replay.runs.items()}
+        assert {id: run.is_over for id, run in ends.runs.items()} == {
+            id: run.is_over for id, run in replay.runs.items()
+        }
         assert ends.is_over == replay.is_over
         were_over.append(replay.runs[writer.id].is_over if writer.id in replay.runs else False)
     assert [over for over, before in zip(were_over[1:], were_over, strict=False) if over != before] == [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from argparse import Namespace
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,9 @@ from ramet.cli.sources.choose import source_of
 from ramet.cli.sources.local import open_questions
 from ramet.cli.sources.server import key_in
 from ramet.core.errors import InvalidValue
-from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, RunEnded, RunSpawned
+from ramet.core.events import ApprovalAnswered, ApprovalAsked, RunEnded, RunSpawned
 from ramet.core.outcome import Result, Status
+from ramet.core.replay.replay import TreeReplay
 from tests.unit.cli.story import TreeEventWriter
 
 MINE, OTHER = "a-token-of-my-own-choice", "another-token-of-my-own"
@@ -75,7 +75,7 @@ def test_the_key_is_found_as_a_server_finds_it(tmp_path: Path) -> None:
     assert key_in({"RAMET_TOKEN": "env:HERE", "HERE": MINE}) == MINE
 
 
-async def test_a_question_stays_open_until_it_is_answered() -> None:
+def test_a_question_stays_open_until_it_is_answered() -> None:
     """A question before the start of its call or outside a call is open, too; the end of its run closes it."""
     writer = TreeEventWriter()
     for run in ("main", "main/child", "main/gone"):
@@ -87,11 +87,7 @@ async def test_a_question_stays_open_until_it_is_answered() -> None:
     writer.add(ApprovalAnswered, "main/child", 2, approval_id="child-3", allowed=False)
     writer.add(RunEnded, "main/gone", 3, result=Result(status=Status.CANCELLED))
 
-    async def event_stream() -> AsyncIterator[Event]:
-        for event in writer.events:
-            yield event
-
-    assert [question.id for _, question in await open_questions(event_stream())] == [
+    assert [question.id for _, question in open_questions(TreeReplay().apply_all(writer.events))] == [
         "main-2",
         "main-3",
         "child-1",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
@@ -117,8 +117,7 @@ class LocalSource:
         for root in await records.trees():
             state = WAITING if records.is_active(root) else INTERRUPTED
             try:
-                async with aclosing(records.events(root)) as events:
-                    dated += await open_questions(events, state)
+                dated += open_questions(await records.replay(root), state)
             except DamagedTree as problem:
                 records.damage_by_root[root] = problem
         return [question for _, question in sorted(dated, key=lambda each: each[0])]
@@ -252,11 +251,8 @@ class LocalSource:
         return f"{reason}: {run} has ended ({row.state})"
 
 
-async def open_questions(events: AsyncIterator[Event], state: str = WAITING) -> list[tuple[datetime, Question]]:
+def open_questions(replay: TreeReplay, state: str = WAITING) -> list[tuple[datetime, Question]]:
     """Return the unanswered questions of a tree, with the time of each."""
-    replay = TreeReplay()
-    async for event in events:
-        replay.apply(event)
     return [
         (
             approval.at or datetime.min.replace(tzinfo=UTC),

@@ -8,7 +8,6 @@ order. The same events always lead to the same state.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from ramet.core.budget import Amount
@@ -38,10 +37,10 @@ from ramet.core.events import (
     TurnEnded,
     TurnStarted,
 )
-from ramet.core.outcome import NO_USAGE, Result, Usage
+from ramet.core.outcome import NO_USAGE, Usage
 from ramet.core.policy import rights
-from ramet.core.replay.active_time import ActiveTime
-from ramet.core.replay.codec import ReplayMessage, StoredMessage, insert_tool_result, parse_stored_message
+from ramet.core.replay.codec import ReplayMessage, insert_tool_result, parse_stored_message
+from ramet.core.replay.run_replay import ActiveTime, RunReplay, UnreadMail
 
 #: Events that only an active run causes. The kernel that reports them started or resumed the run's turn.
 EXECUTION_EVENTS = (MessageRecorded, ReplayMessage, ModelAsked, ToolStarted, ToolEnded, SandboxStarted)
@@ -54,109 +53,6 @@ class LedgerEntry(NamedTuple):
     run: str
     kind: str
     usage: Usage = NO_USAGE
-
-
-class UnreadMail(NamedTuple):
-    """A message that was accepted and not read."""
-
-    id: str
-    sender: str
-    kind: str
-    text: str
-
-
-@dataclass(kw_only=True)
-class RunReplay:
-    """The replayed state of one run."""
-
-    spawn_event: RunSpawned
-    ancestor_id: str = ""  #: id of the run above: its parent, or the living ancestor when it returned
-    conversation: list[StoredMessage] = field(default_factory=list)  #: its conversation, each message as it was written
-    is_briefed: bool = False  #: a message was recorded in it; the first one is its brief
-    state: str = "starting"
-    turn: int = 0
-    is_in_turn: bool = False  #: a turn began and has not ended
-    turn_status: str = "completed"  #: status of the newest turn that ended
-    attempt: int = 1  #: of its turn
-    turn_began_at: int = 0  #: index into its conversation
-    steps: int = 0  #: number of the newest step
-    spawns: int = 0
-    spawns_before_turn: int = 0  #: spawns before its newest turn
-    generation: int = 1
-    reports_by_notice: bool = False  #: no caller waits for the call that spawned it: a notice reports its end
-    was_sandboxed: bool = False  #: a sandbox was started for it, and may have written to its folder
-    wakes: int = 0  #: turns that mail began since the last message from above
-    started_calls: dict[str, ToolStarted] = field(default_factory=dict)  #: calls without a recorded answer, by id
-    unstarted_calls: set[str] = field(
-        default_factory=set
-    )  #: calls that ended without having begun, and have no answer yet
-    model_requests: dict[str, ModelAsked] = field(
-        default_factory=dict
-    )  #: requests to its model without a reply, by step
-    reply_step: str = ""  #: step of the newest reply
-    replies: int = 0  #: replies of its model in its newest turn, at this attempt
-    objections: int = 0  #: messages there that asked the run to continue instead of ending
-    exhausted_resource: str = ""  #: on a last answer: the resource of its budget that is used up
-    refusal: BudgetRefused | None = None  #: the last refusal of a budget in its newest turn
-    awaiting_idle: dict[str, str] = field(default_factory=dict)  #: mail ids, and the runs to notify when it is idle
-    unread: dict[str, UnreadMail] = field(default_factory=dict)
-    mail_ids: list[str] = field(default_factory=list)  #: ids of all mail that it ever received
-    recent_mail: RecentMail | None = None  #: None until mail from outside arrives
-    approvals: dict[str, ApprovalAsked] = field(default_factory=dict)  #: questions about calls without an answer, by id
-    approval_answers: dict[str, ApprovalAnswered] = field(
-        default_factory=dict
-    )  #: the answers to these questions that came
-    past_approvals: list[str] = field(default_factory=list)  #: ids of questions about calls that were answered
-    sandbox: SandboxStarted | None = None  #: the newest of its newest turn, if it may have outlived its kernel
-    ports: dict[str, int] = field(default_factory=dict)  #: of its newest sandbox, by name
-    recorded_reports: int = 0  #: number of the sandbox's reports that are recorded
-    usage: Usage = NO_USAGE
-    active_time: ActiveTime = field(default_factory=ActiveTime)  #: the part of its time that counts for its limit
-    result: Result | None = None
-    _delivering: dict[str, UnreadMail] = field(default_factory=dict)
-    _is_retried: bool = False  #: an attempt failed, and the next one has recorded nothing yet
-    _attempt_began_at: int = 0  #: index into its conversation: a new attempt removes the messages from there on
-    _subtree: Usage | None = None  #: None while it has no children: then equal to its own usage
-
-    @property
-    def id(self) -> str:
-        """The run's id."""
-        return self.spawn_event.run
-
-    @property
-    def is_over(self) -> bool:
-        """True if the run has ended."""
-        return self.result is not None
-
-    @property
-    def is_rewound(self) -> bool:
-        """True if the newest attempt restarted before recorded messages that are not yet removed."""
-        return self._is_retried and len(self.conversation) > self._attempt_began_at
-
-    @property
-    def has_no_input(self) -> bool:
-        """True if the newest turn has begun and no message of it is recorded."""
-        return self.is_in_turn and not self.replies and len(self.conversation) == self.turn_began_at
-
-    @property
-    def messages(self) -> list[dict[str, Any]]:
-        """The conversation as data, decoded on each access.
-
-        Raises InvalidValue if a message is not valid.
-        """
-        return [each.data for each in self.conversation]
-
-    @property
-    def subtree(self) -> Usage:
-        """The usage of the run and all runs below it."""
-        return self.usage if self._subtree is None else self._subtree
-
-    def unread_mail(self) -> list[UnreadMail]:
-        """Return mail that is still to be read.
-
-        This includes mail that was taken from the mailbox and never reached the conversation.
-        """
-        return [*self._delivering.values(), *self.unread.values()]
 
 
 class TreeReplay:
@@ -192,7 +88,7 @@ class TreeReplay:
         return max((int(number) for kind, _, number in ids if kind == "mail" and number.isdecimal()), default=0)
 
     def skip(self, seq: int) -> None:
-        """Record the number of a skipped event: one of `ramet.core.replay.codec.PASSED_OVER`."""
+        """Record the number of a skipped event: one of `ramet.core.replay.codec.IGNORED_TAGS`."""
         self.seq = max(self.seq, seq)
 
     def apply(self, event: Event) -> None:
@@ -210,6 +106,7 @@ class TreeReplay:
         run = self.runs.get(event.run)
         if run is None:
             return
+        run.last_event_at = event.at or run.last_event_at
         if event.told and not isinstance(event, MailDelivered | ModelCharged):  # These belong to the next event.
             run.recorded_reports = event.told
         if isinstance(event, EXECUTION_EVENTS):
@@ -244,7 +141,7 @@ class TreeReplay:
             case TurnStarted() | RunResumed():
                 keeps_sandbox = isinstance(event, RunResumed) and not run.is_rewound
                 run.sandbox = run.sandbox if keeps_sandbox else None
-                run._attempt_began_at, run._is_retried = len(run.conversation), False
+                run.attempt_began_at, run.is_retried = len(run.conversation), False
                 if isinstance(event, TurnStarted):
                     run.spawns_before_turn = run.spawns
                     run.wakes += event.turn > 1  # Until a prompt is recorded in this turn.
@@ -266,7 +163,7 @@ class TreeReplay:
                 run.recorded_reports = run.recorded_reports if event.adopted else 0
                 run.ports = _ports(event.policy)
             case RunRetried():
-                run.sandbox, run._is_retried, run.attempt = None, True, event.attempt + 1
+                run.sandbox, run.is_retried, run.attempt = None, True, event.attempt + 1
             case MailPushed():
                 if event.asked:
                     self.mail_requests.add(event.asked)
@@ -285,14 +182,14 @@ class TreeReplay:
             case MailDelivered():
                 mail = run.unread.pop(event.mail_id, None)
                 if mail is not None:
-                    run._delivering[mail.id] = mail
+                    run.delivering[mail.id] = mail
             case Compacted():
                 if event.kept:
                     previous = run.conversation
                     run.conversation = [
                         previous[each] if isinstance(each, int) else parse_stored_message(each) for each in event.kept
                     ]
-                    run._attempt_began_at = _first_remaining(event.kept, run._attempt_began_at)
+                    run.attempt_began_at = _first_remaining(event.kept, run.attempt_began_at)
                     run.turn_began_at = _first_remaining(event.kept, run.turn_began_at)
             case ApprovalAsked():
                 run.approvals[event.approval_id] = event
@@ -305,6 +202,7 @@ class TreeReplay:
             case RunEnded():
                 self._charge_open_requests(run)
                 run.result, run.state, run.is_in_turn, run.sandbox = event.result, "ended", False, None
+                run.ended_at = event.at
                 self._close_approvals(run, None)
                 self.ledger.append(LedgerEntry(run.id, CLOSED))
 
@@ -335,18 +233,14 @@ class TreeReplay:
                 run.state = "idle" if run.turn else "starting"
 
     def _charge_open_requests(self, run: RunReplay) -> None:
-        for request in run.model_requests.values():
-            usage = Usage(
-                model_calls=request.requests,
-                output_tokens=request.reserved_tokens,
-                usd=request.reserved_usd,
-                estimated=True,
-            )
-            self._spend(run, usage)
-        run.model_requests.clear()
+        if run.model_requests:
+            self._spend(run, run.reservation)
+            run.model_requests.clear()
 
     def _apply_spawn(self, event: RunSpawned) -> None:
-        run = self.runs[event.run] = RunReplay(spawn_event=event, ancestor_id=event.parent or "")
+        run = self.runs[event.run] = RunReplay(
+            spawn_event=event, ancestor_id=event.parent or "", last_event_at=event.at
+        )
         parent = self.runs.get(event.parent or "")
         shared = event.birth.get("shared", 0)  # A fork's conversation begins with this many messages of its parent's.
         run.conversation = [
@@ -356,14 +250,15 @@ class TreeReplay:
         if parent is not None:
             self._runs_by_call[parent.id, event.parent_call or ""] = run
             parent.spawns += 1
-            parent._subtree = parent.subtree
+            parent.subtree_usage = parent.subtree
         self.ledger.append(LedgerEntry(event.run, OPEN))
         if parent is not None:
             self._spend(parent, Usage(agents=1), is_own=False)
 
     def _reopen_run(self, run: RunReplay) -> None:
         """Reopen the scope of a run that had ended and was resumed."""
-        run.result, run.active_time, run.reports_by_notice = None, ActiveTime(), bool(run.ancestor_id)
+        run.result, run.ended_at, run.active_time = None, None, ActiveTime()
+        run.reports_by_notice = bool(run.ancestor_id)
         run.generation += 1
         ancestor = self.runs.get(run.ancestor_id)
         while ancestor is not None and ancestor.is_over:
@@ -374,11 +269,11 @@ class TreeReplay:
     def _apply_message(self, run: RunReplay, event: MessageRecorded | ReplayMessage) -> None:
         message = parse_stored_message(event.message)
         run.is_briefed = True
-        if run._is_retried:  # Not earlier: a process that ends before this point resumes with the failed attempt.
-            del run.conversation[run._attempt_began_at :]
+        if run.is_retried:  # Not earlier: a process that ends before this point resumes with the failed attempt.
+            del run.conversation[run.attempt_began_at :]
             run.started_calls.clear()
             run.unstarted_calls.clear()
-            run._is_retried, run.replies, run.objections = False, 0, 0
+            run.is_retried, run.replies, run.objections = False, 0, 0
         if event.step_id is not None:
             run.reply_step, run.exhausted_resource, run.replies = event.step_id, event.exhausted, run.replies + 1
             run.model_requests.pop(event.step_id, None)
@@ -395,12 +290,12 @@ class TreeReplay:
             if run.approvals:
                 self._close_approvals(run, call_id)
             if (
-                insert_tool_result(run.conversation, message) <= run._attempt_began_at
+                insert_tool_result(run.conversation, message) <= run.attempt_began_at
             ):  # The answer is to an earlier call.
-                run._attempt_began_at += 1
+                run.attempt_began_at += 1
             return
-        if run._delivering and message.kind == "human":
-            run._delivering.pop(next(iter(run._delivering)))
+        if run.delivering and message.kind == "human":
+            run.delivering.pop(next(iter(run.delivering)))
         elif message.kind == "human" and run.replies:
             run.objections += 1
         elif message.kind == "human" and len(run.conversation) == run.turn_began_at:
@@ -424,8 +319,8 @@ class TreeReplay:
             run.usage = run.usage + usage
         ancestor: RunReplay | None = run
         while ancestor is not None:
-            if ancestor._subtree is not None:
-                ancestor._subtree = ancestor._subtree + usage
+            if ancestor.subtree_usage is not None:
+                ancestor.subtree_usage = ancestor.subtree_usage + usage
             ancestor = self.runs.get(ancestor.ancestor_id)
 
 

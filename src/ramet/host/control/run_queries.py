@@ -17,14 +17,15 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 
 from ramet.core.errors import Damaged, DamagedTree, RametError, StoreFailed, Unknown
-from ramet.core.events import Event, RunEnded
+from ramet.core.events import Event
 from ramet.core.ids import ROOT_NAME
 from ramet.core.outcome import Result, Usage
-from ramet.core.replay.replay import RunReplay, TreeReplay
+from ramet.core.replay.replay import TreeReplay
+from ramet.core.replay.run_replay import RunReplay
 from ramet.disk.state_folder import JOURNAL, checked_state_folder
-from ramet.host.journal.journal import PAGE, TREES, tree_document
-from ramet.host.journal.stored_events import decode_stored, location_of
-from ramet.store.contract import Store, StoredEvent
+from ramet.host.journal.journal import TREES, tree_document
+from ramet.host.journal.stored_events import PAGE, decode_stored, location_of, replay_tree, stored_events
+from ramet.store.contract import Store
 from ramet.store.sqlite.database_lock import is_locked
 from ramet.store.sqlite.store import SqliteStore
 
@@ -208,27 +209,29 @@ class JournalReader:
 
     async def rows(self, root: str) -> list[RunRow]:
         """Return every run of a tree, in the order of their spawns. Raises DamagedTree."""
-        fold = TreeFold()
-        async for event in self.events(root):
-            fold.apply(event)
-        return fold.rows(self.is_active(root))
+        return rows_of(await self.replay(root), is_active=self.is_active(root))
+
+    async def replay(self, root: str) -> TreeReplay:
+        """Return the recorded state of a tree. Raises DamagedTree."""
+        return await replay_tree(self.store, root)
 
     async def events(self, root: str, *, run: str | None = None, after: int = 0) -> AsyncGenerator[Event]:
         """Yield the recorded events of a tree, or of one run of it, in order. Raises DamagedTree."""
-        async for each in self._read_events(root, run, after):
+        async for each in stored_events(self.store, root, run=run, after=after):
             yield decode_stored(self.store, each)
 
     async def follow(self, root: str, *, run: str | None = None) -> AsyncGenerator[Event]:
         """Yield recorded events, then new ones, until the run or tree is over, or no kernel is active in the tree."""
-        fold, cursor = TreeFold(), 0
+        replay, cursor = TreeReplay(), 0
         while True:
             is_alone, head = self._is_alone(), await self.store.head()  # Before reading: no event is missed.
-            async for each in self._read_events(root, None, cursor):
+            async for each in stored_events(self.store, root, after=cursor):
                 cursor, event = each.cursor, decode_stored(self.store, each)
-                fold.apply(event)
+                replay.apply(event)
                 if run is None or event.run == run:
                     yield event
-            if fold.is_over(run) or is_alone or not self.is_active(root):
+            is_over = replay.runs[run].is_over if run in replay.runs else bool(replay.runs) and replay.is_over
+            if is_over or is_alone or not self.is_active(root):
                 return
             await self.store.wait(head, timeout_s=LOOK_S)
 
@@ -236,66 +239,42 @@ class JournalReader:
         """Return whether a kernel has this tree active."""
         return self._live_roots is None or root in self._live_roots
 
-    async def _read_events(self, root: str, run: str | None, after: int) -> AsyncGenerator[StoredEvent]:
-        while page := await self.store.read(after, tree=root, run=run, limit=PAGE):
-            for each in page:
-                yield each
-            after = page[-1].cursor
+
+def rows_of(replay: TreeReplay, *, is_active: bool) -> list[RunRow]:
+    """Return a row for every run of a tree; `is_active` states whether a kernel has the tree active."""
+    children: dict[str, list[str]] = {}
+    for run in replay.runs.values():
+        children.setdefault(run.spawn_event.parent or "", []).append(run.id)
+    return [_row(run, tuple(children.get(run.id, ())), is_active) for run in replay.runs.values()]
 
 
-class TreeFold:
-    """The replayed state of a tree, with the times at which its runs ended."""
-
-    def __init__(self) -> None:
-        self.replay = TreeReplay()
-        self._end_times: dict[str, datetime | None] = {}
-
-    def apply(self, event: Event) -> None:
-        """Process the next event."""
-        self.replay.apply(event)
-        if isinstance(event, RunEnded):
-            self._end_times[event.run] = event.at
-
-    def is_over(self, run: str | None = None) -> bool:
-        """Return whether this run has ended; without one, whether all runs have ended."""
-        if run is not None and run in self.replay.runs:
-            return self.replay.runs[run].is_over
-        return bool(self.replay.runs) and self.replay.is_over
-
-    def rows(self, is_active: bool) -> list[RunRow]:
-        """Return a row for every run; `is_active` states whether a kernel has the tree active."""
-        children: dict[str, list[str]] = {}
-        for run in self.replay.runs.values():
-            children.setdefault(run.spawn_event.parent or "", []).append(run.id)
-        return [self._row(run, tuple(children.get(run.id, ())), is_active) for run in self.replay.runs.values()]
-
-    def _row(self, run: RunReplay, children: tuple[str, ...], is_active: bool) -> RunRow:
-        spawn_event = run.spawn_event
-        return RunRow(
-            id=run.id,
-            root=spawn_event.root,
-            path=spawn_event.path,
-            agent=spawn_event.agent,
-            depth=spawn_event.depth,
-            parent=spawn_event.parent,
-            state=str(run.result.status) if run.result is not None else run.state if is_active else INTERRUPTED,
-            is_over=run.is_over,
-            born=spawn_event.at,
-            ended=self._end_times.get(run.id) if run.is_over else None,
-            description=spawn_event.description or spawn_event.prompt[:500],
-            model=spawn_event.model,
-            usage=run.usage,
-            usage_subtree=run.subtree,
-            children=children,
-            calls=tuple(OpenCall(call_id=id, tool=each.tool) for id, each in run.started_calls.items()),
-            unread=len(run.unread_mail()),
-            approvals=tuple(
-                Question(approval_id=id, tool=each.tool, question=each.question, args=each.args)
-                for id, each in run.approvals.items()
-            ),
-            result=run.result,
-            ports={} if run.is_over else run.ports,
-        )
+def _row(run: RunReplay, children: tuple[str, ...], is_active: bool) -> RunRow:
+    spawn_event = run.spawn_event
+    return RunRow(
+        id=run.id,
+        root=spawn_event.root,
+        path=spawn_event.path,
+        agent=spawn_event.agent,
+        depth=spawn_event.depth,
+        parent=spawn_event.parent,
+        state=str(run.result.status) if run.result is not None else run.state if is_active else INTERRUPTED,
+        is_over=run.is_over,
+        born=spawn_event.at,
+        ended=run.ended_at,
+        description=spawn_event.description or spawn_event.prompt[:500],
+        model=spawn_event.model,
+        usage=run.usage,
+        usage_subtree=run.subtree,
+        children=children,
+        calls=tuple(OpenCall(call_id=id, tool=each.tool) for id, each in run.started_calls.items()),
+        unread=len(run.unread_mail()),
+        approvals=tuple(
+            Question(approval_id=id, tool=each.tool, question=each.question, args=each.args)
+            for id, each in run.approvals.items()
+        ),
+        result=run.result,
+        ports={} if run.is_over else run.ports,
+    )
 
 
 async def journal_reader(working_dir: pathlib.Path) -> JournalReader:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name, safe_name
-from ramet.core.replay.replay import RunReplay
+from ramet.core.replay.run_replay import RunReplay
 from ramet.spawn.run.run import Run
 
 MAIN = "main"

@@ -8,8 +8,8 @@ from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.events import AgentCreated, Event, RunSpawned, StateCommitted
 from ramet.host.dynamic.namespaces import MAIN
 from ramet.host.dynamic.registry import STATE, Registries
-from ramet.host.journal.journal import PAGE, Journal
-from ramet.host.journal.stored_events import decode_stored
+from ramet.host.journal.journal import Journal
+from ramet.host.journal.stored_events import decode_stored, stored_events
 from ramet.store.state.versioned import Versioned
 
 
@@ -60,12 +60,9 @@ def _newest(past_events: Iterable[Event], state: str, branch: str) -> str:
 async def recorded_events(journal: Journal, run: str) -> AsyncIterator[Event]:
     """Yield the recorded events of a run's tree."""
     await journal.open()
-    first = await journal.store.read(run=run, limit=1)
-    cursor = 0
-    while first and (stored := await journal.store.read(cursor, tree=first[0].tree, limit=PAGE)):
-        for each in stored:
+    for first in await journal.store.read(run=run, limit=1):
+        async for each in stored_events(journal.store, first.tree):
             yield decode_stored(journal.store, each)
-        cursor = stored[-1].cursor
 
 
 async def memory_events(events: Iterable[Event]) -> AsyncIterator[Event]:

@@ -23,25 +23,22 @@ from ramet.core.errors import (
     Conflict,
     Damaged,
     DamagedTree,
-    InvalidValue,
     OwnedElsewhere,
     RametError,
     StoreFailed,
     StoreInUse,
 )
 from ramet.core.events import Event, encode
-from ramet.core.replay import codec
 from ramet.core.replay.replay import TreeReplay
 from ramet.disk.state_folder import JOURNAL, ensure_state_folder, state_folder
 from ramet.host import session_ids
-from ramet.host.journal.stored_events import damage_error, location_of
+from ramet.host.journal.stored_events import location_of, replay_tree
 from ramet.store.contract import Document, Entry, Store
 
 _log = logging.getLogger("ramet.journal")
 
 TREES = session_ids.TREES
 REMOVING = "removing"  #: a key of such a document: the tree is being removed
-PAGE = 10_000  #: events that are read at once
 
 #: The journals of working directories, as long as they are in use.
 _shared: weakref.WeakValueDictionary[pathlib.Path, Journal] = weakref.WeakValueDictionary()
@@ -189,22 +186,7 @@ class Journal:
 
     async def replay(self, root: str, at: int | None = None) -> TreeReplay:
         """Return the recorded state of a tree, up to an event's number. Raises DamagedTree, also for a newer event."""
-        replay, cursor, more = TreeReplay(), 0, True
-        while more:
-            stored = await self.store.read(cursor, tree=root, limit=PAGE)
-            for each in stored:
-                if at is not None and each.seq > at:
-                    continue
-                if each.type in codec.IGNORED_TAGS:
-                    replay.skip(each.seq)
-                    continue
-                try:
-                    replay.apply(codec.decode(each.data))
-                except InvalidValue as problem:  # Messages are checked as they are replayed.
-                    raise damage_error(self.store, each, problem) from None
-            if more := len(stored) == PAGE:
-                cursor = stored[-1].cursor
-        return replay
+        return await replay_tree(self.store, root, at=at)
 
     async def replay_of(self, run: str, at: int | None = None) -> TreeReplay | None:
         """Return the recorded state of a run's tree, up to an event's number; None if the run is not recorded."""

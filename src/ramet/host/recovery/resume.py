@@ -22,7 +22,8 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Usage
 from ramet.core.policy.permissions import Permissions, from_data
 from ramet.core.policy.policy import Policy, from_json
-from ramet.core.replay.replay import RunReplay, TreeReplay
+from ramet.core.replay.replay import TreeReplay
+from ramet.core.replay.run_replay import RunReplay
 from ramet.host.arguments import definitions_of
 from ramet.host.dynamic.namespaces import state_location
 from ramet.host.journal.journal import Journal, tree_document

@@ -15,7 +15,8 @@ import msgspec
 from ramet.core.errors import DamagedTree
 from ramet.disk.regular_files import has_hole, open_regular
 from ramet.disk.state_folder import open_folder
-from ramet.host.journal.journal import PAGE, TREES
+from ramet.host.journal.journal import TREES
+from ramet.host.journal.stored_events import PAGE, stored_events
 from ramet.isolation import safe_walk as trees
 from ramet.isolation.masking.secret_forms import LEAST, forms_of, mask_text
 from ramet.store.contract import Rewritable
@@ -80,27 +81,14 @@ async def _roots(store: Rewritable) -> set[str]:
 
 
 async def _scrub_tree(store: Rewritable, root: str) -> bool:
-    forms = forms_of([value async for data in _events(store, root) for value in _values_in(data.line)])
+    forms = forms_of([value async for each in stored_events(store, root) for value in _values_in(each.data)])
     changed = False
-    async for event in _events(store, root):
-        line = _scrub_event(event.line, forms)
+    async for event in stored_events(store, root):
+        line = _scrub_event(event.data, forms)
         if line is not None:
             changed = True
             await store.rewrite(event.cursor, line)
     return changed
-
-
-class _Line(msgspec.Struct, frozen=True):
-    cursor: int
-    line: bytes
-
-
-async def _events(store: Rewritable, root: str) -> Any:
-    cursor = 0
-    while stored := await store.read(cursor, tree=root, limit=PAGE):
-        for each in stored:
-            yield _Line(each.cursor, each.data)
-        cursor = stored[-1].cursor
 
 
 def _scrub_transcripts(transcripts: pathlib.Path) -> list[str]:

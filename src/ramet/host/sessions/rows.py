@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ramet.core.errors import DamagedTree, InvalidValue, Unknown
 from ramet.core.outcome import Usage
-from ramet.core.replay.replay import RunReplay, TreeReplay
+from ramet.core.replay.run_replay import RunReplay
 from ramet.host import session_ids
 from ramet.host.control.run_queries import INTERRUPTED, JournalReader
 from ramet.host.journal.journal import TREES, tree_document
@@ -82,7 +82,7 @@ async def session_row(
         about = tree_document(document, location_of(records.store)) if document is not None else {}
         if document is not None and _is_conversation(about):
             row = await _row(records, document, about)
-            replay = await _replay_tree(records, document.key)
+            replay = await records.replay(document.key)
             messages = replay.root.conversation if replay.runs else []
             return row, [each.data for each in (messages if last is None else messages[-last:])]
     ids = tuple(each.key for each in await records.store.list(session_ids.SESSIONS))
@@ -94,7 +94,7 @@ def _is_conversation(about: Mapping[str, Any]) -> bool:
 
 
 async def _row(records: JournalReader, document: Document, about: Mapping[str, Any]) -> SessionRow:
-    lifetime, replay = read_lifetime(document, location_of(records.store)), await _replay_tree(records, document.key)
+    lifetime, replay = read_lifetime(document, location_of(records.store)), await records.replay(document.key)
     root = replay.root if replay.runs else None
     is_closed = lifetime.over or replay.is_over
     return SessionRow(
@@ -108,13 +108,6 @@ async def _row(records: JournalReader, document: Document, about: Mapping[str, A
         usage=root.subtree if root is not None else Usage(),
         first_prompt=_first_prompt(root),
     )
-
-
-async def _replay_tree(records: JournalReader, root: str) -> TreeReplay:
-    replay = TreeReplay()
-    async for event in records.events(root):
-        replay.apply(event)
-    return replay
 
 
 def _first_prompt(root: RunReplay | None) -> str:

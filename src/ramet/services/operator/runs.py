@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing, suppress
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from ramet.core.errors import DamagedTree, InvalidValue, Unknown
-from ramet.core.events import MailPushed, RunEnded, RunResumed, RunSpawned, TurnStarted, decode
+from ramet.core.events import MailPushed, RunEnded, RunResumed, RunSpawned, StateChanged, TurnStarted
 from ramet.core.replay.replay import TreeReplay
 from ramet.host.control.operator import OperatorControl
-from ramet.host.control.run_queries import LOOK_S, RunRow, TreeFold
+from ramet.host.control.run_queries import LOOK_S, RunRow, rows_of
 from ramet.host.journal.journal import TREES, Journal
-from ramet.host.journal.stored_events import decode_stored
+from ramet.host.journal.stored_events import decode_stored, replay_tree, stored_events
 from ramet.host.journal.ttl import lifetimes_of
 from ramet.services.operator.contract import MOST, EventOptions, Paging, RunFilter, RunPage
 from ramet.services.turns.tree_events import TreeEvent, require_local_owner
@@ -95,20 +95,21 @@ class RunViews:
         and OwnedElsewhere if the tree continues in another kernel.
         """
         root = await self.tree_of(id)
-        run, ends = None if request.tree else id, _Ends()
+        run, replay = None if request.tree else id, TreeReplay()
         cursor = 0 if request.follow else request.after  # To follow, the earlier ends must be known.
         while True:
             is_live = root in self._journal.living
             if not is_live:
                 await self._wait_persisted(root)
             head = await self._store.head()  # Read before the events, so that no event is missed.
-            while page := await self._store.read(cursor, tree=root, run=run, limit=PAGE):
-                for each in page:
-                    ends.tell(each)
-                    if each.cursor > request.after:
-                        yield TreeEvent(each.cursor, each.data)
-                cursor = page[-1].cursor
-            if not request.follow or ends.is_over:
+            async with aclosing(stored_events(self._store, root, run=run, after=cursor, page=PAGE)) as events:
+                async for each in events:
+                    if request.follow and ends_or_wakes(each, replay):
+                        replay.apply(decode_stored(self._store, each))
+                    cursor = each.cursor
+                    if cursor > request.after:
+                        yield TreeEvent(cursor, each.data)
+            if not request.follow or (replay.runs and replay.is_over):
                 return
             if not is_live:
                 await require_local_owner(self._store, root)
@@ -117,7 +118,7 @@ class RunViews:
 
     async def replay(self, id: str) -> TreeReplay:
         """Return the replay of the tree that contains a run. Raises Unknown."""
-        return (await self._fold(await self.tree_of(id))).replay
+        return await replay_tree(self._store, await self.tree_of(id), page=PAGE)
 
     async def tree_of(self, run: str) -> str:
         """Return the root of the tree that contains a run. Raises Unknown."""
@@ -135,23 +136,10 @@ class RunViews:
         return [_Root(id, about.over) for id, about in lifetimes if not about.set_aside]
 
     async def _rows(self, root: str) -> list[RunRow]:
-        fold = await self._fold(root)
-        rows = fold.rows(root in self._journal.living or await self._is_elsewhere(root))
+        replay = await replay_tree(self._store, root, page=PAGE)
+        rows = rows_of(replay, is_active=root in self._journal.living or await self._is_elsewhere(root))
         path = self._agent_paths().get(root)
         return rows if path is None else [replace(row, agent_path=path) for row in rows]
-
-    async def _fold(self, root: str) -> TreeFold:
-        fold = TreeFold()
-        async for each in self._read_events(root):
-            fold.apply(decode_stored(self._store, each))
-        return fold
-
-    async def _read_events(self, root: str) -> AsyncIterator[StoredEvent]:
-        after = 0
-        while page := await self._store.read(after, tree=root, limit=PAGE):
-            for each in page:
-                yield each
-            after = page[-1].cursor
 
     async def _wait_persisted(self, run: str) -> None:
         """Wait until the work of a run of this kernel is recorded, also if the run has just ended."""
@@ -159,33 +147,17 @@ class RunViews:
             await self._steering.find(run).run.context.wait_persisted()
 
 
-class _Ends:
-    """The runs that have ended, like `ramet.core.replay.replay`, but without decoding all events."""
-
-    def __init__(self) -> None:
-        self.ended_by_run: dict[str, bool] = {}
-
-    @property
-    def is_over(self) -> bool:
-        """True if all runs have ended."""
-        return bool(self.ended_by_run) and all(self.ended_by_run.values())
-
-    def tell(self, stored_event: StoredEvent) -> None:
-        """Process the next event."""
-        if stored_event.type == _TAGS[RunEnded]:
-            self.ended_by_run[stored_event.run] = True
-        elif stored_event.type in _BEGINS or (self.ended_by_run.get(stored_event.run) and _wakes(stored_event)):
-            self.ended_by_run[stored_event.run] = False
+def ends_or_wakes(stored: StoredEvent, replay: TreeReplay) -> bool:
+    """Return whether a replay needs an event to know which runs have ended. The text of other mail is not kept."""
+    if stored.type == _MAIL:
+        return stored.run in replay.runs and replay.runs[stored.run].is_over
+    return stored.type in _LIFECYCLE
 
 
-_TAGS = {each: str(each.__struct_config__.tag) for each in (RunSpawned, TurnStarted, RunResumed, RunEnded, MailPushed)}
-_BEGINS = frozenset(_TAGS[each] for each in (RunSpawned, TurnStarted, RunResumed))
-
-
-def _wakes(stored_event: StoredEvent) -> bool:
-    """Return whether an event is mail that wakes an ended run."""
-    event = decode(stored_event.data) if stored_event.type == _TAGS[MailPushed] else None
-    return isinstance(event, MailPushed) and event.kind not in ("notice", "note")
+_MAIL = str(MailPushed.__struct_config__.tag)
+_LIFECYCLE = frozenset(
+    str(each.__struct_config__.tag) for each in (RunSpawned, RunResumed, StateChanged, TurnStarted, RunEnded)
+)
 
 
 def checked_limit(limit: int) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from ramet.core.outcome import Artifact
-from ramet.core.replay.replay import RunReplay
+from ramet.core.replay.run_replay import RunReplay
 from ramet.isolation.contract import Sandbox
 from ramet.isolation.workspace.run_dirs import RunFolder
 from ramet.spawn.served_ports import ServedPorts

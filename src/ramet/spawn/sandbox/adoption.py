@@ -16,7 +16,7 @@ import msgspec
 
 from ramet.core.errors import RametError
 from ramet.core.events import SandboxStarted
-from ramet.core.replay.replay import RunReplay
+from ramet.core.replay.run_replay import RunReplay
 from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
 from ramet.spawn.ports import Placement
 from ramet.spawn.run.run import Run

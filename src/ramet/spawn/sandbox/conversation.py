@@ -30,7 +30,7 @@ from ramet.core import errors
 from ramet.core.errors import Aborted, BudgetExceeded, InvalidValue, ModelFailed, ProtocolError, RametError
 from ramet.core.ids import StepId
 from ramet.core.outcome import NO_USAGE, Usage
-from ramet.core.replay.replay import RunReplay
+from ramet.core.replay.run_replay import RunReplay
 from ramet.models.errors import is_overflow
 from ramet.models.json_values import clean_text, to_json_value
 from ramet.models.relay import encode_chunk

@@ -29,7 +29,7 @@ from ramet.core.events import Notice, RunResumed, RunRetried, SandboxStarted
 from ramet.core.outcome import Artifact, ErrorInfo, Status
 from ramet.core.policy.policy import Grant, to_public_dict
 from ramet.core.policy.rights import IMPORTS
-from ramet.core.replay.replay import RunReplay
+from ramet.core.replay.run_replay import RunReplay
 from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
 from ramet.isolation.masking.secret_forms import mask_text
 from ramet.isolation.workspace.artifacts import collect

@@ -14,7 +14,7 @@ from ramet.core.events import Notice
 from ramet.core.ids import CallId, StepId, checked_name, safe_name
 from ramet.core.outcome import EXIT_CODES, ErrorInfo, Result, Status
 from ramet.core.recipe import MAX_BYTES, checked_task_name
-from ramet.core.replay.replay import RunReplay
+from ramet.core.replay.run_replay import RunReplay
 from ramet.spawn.grants import PackedFunction
 from ramet.spawn.masking import masked_text
 from ramet.spawn.run.run import Run

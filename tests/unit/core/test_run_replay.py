@@ -1,0 +1,84 @@
+"""What a replay says about one run: its times, what it waits for, and what its open requests may cost."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from ramet.core.events import (
+    ApprovalAnswered,
+    ApprovalAsked,
+    Event,
+    MailPushed,
+    MessageRecorded,
+    ModelAsked,
+    RunEnded,
+    RunSpawned,
+    ToolStarted,
+    TurnEnded,
+    TurnStarted,
+)
+from ramet.core.outcome import NO_USAGE, Result, Status, Usage
+from ramet.core.replay.replay import TreeReplay
+from ramet.core.replay.run_replay import RunReplay
+
+START = datetime(2026, 11, 20, 12, tzinfo=UTC)
+
+
+class Story:
+    """The events of one run, one second after the other, and their replay."""
+
+    def __init__(self) -> None:
+        self.replay, self._seq = TreeReplay(), 0
+        self.add(RunSpawned, name="main")
+
+    def add(self, kind: type[Event], /, **fields: Any) -> RunReplay:
+        """Apply the next event; return the run."""
+        self._seq += 1
+        stamp: dict[str, Any] = {"root": "run-1", "run": "run-1", "path": "main", "agent": "general-purpose"}
+        self.replay.apply(kind(**stamp, seq=self._seq, at=START + timedelta(seconds=self._seq), **fields))
+        return self.replay.root
+
+
+def test_a_run_names_what_it_waits_for() -> None:
+    """A person goes before a tool; a run between two turns waits for mail; an ended one waits for nothing."""
+    story = Story()
+    reply = {"type": "ai", "tool_calls": [{"id": "c1", "name": "Write"}]}
+
+    assert story.replay.root.waits_for == "start"
+    assert story.add(TurnStarted, turn=1).waits_for == ""
+    assert story.add(ModelAsked, step_id="s:1", model="m").waits_for == "model"
+    assert story.add(MessageRecorded, message=reply, step_id="s:1").waits_for == ""
+    question = {"approval_id": "a1", "tool": "Write", "question": "Really?", "call_id": "c1"}
+    assert story.add(ApprovalAsked, **question).waits_for == "person"
+    assert story.add(ApprovalAnswered, approval_id="a1", allowed=True, call_id="c1").waits_for == ""
+    assert story.add(ToolStarted, tool="Write", step_id="s:1", call_id="c1").waits_for == "tool"
+    answer = {"type": "tool", "tool_call_id": "c1", "content": "done"}
+    assert story.add(MessageRecorded, message=answer, call_id="c1").waits_for == ""
+    assert story.add(TurnEnded, turn=1, status="completed").waits_for == "mail"
+    assert story.add(RunEnded, result=Result(status=Status.COMPLETED, value="done")).waits_for == ""
+
+
+def test_open_requests_are_reserved_until_their_reply() -> None:
+    """The reservation is what the requests may cost at most; the reply replaces it by what it cost."""
+    story = Story()
+    story.add(TurnStarted, turn=1)
+
+    run = story.add(ModelAsked, step_id="s:1", model="m", reserved_tokens=100, reserved_usd=0.5, requests=2)
+    assert run.reservation == Usage(model_calls=2, output_tokens=100, usd=0.5, estimated=True)
+
+    run = story.add(MessageRecorded, message={"type": "ai"}, step_id="s:1", usage=Usage(model_calls=1, usd=0.1))
+    assert (run.reservation, run.usage) == (NO_USAGE, Usage(model_calls=1, usd=0.1))
+
+
+def test_a_run_has_the_times_of_its_newest_event_and_of_its_end() -> None:
+    """Mail that wakes an ended run also takes its end back."""
+    story = Story()
+    story.add(TurnStarted, turn=1)
+    assert (story.replay.root.ended_at, story.replay.root.last_event_at) == (None, START + timedelta(seconds=2))
+
+    run = story.add(RunEnded, result=Result(status=Status.COMPLETED, value="done"))
+    assert run.ended_at == run.last_event_at == START + timedelta(seconds=3)
+
+    run = story.add(MailPushed, mail_id="mail-1", sender="user", kind="user", text="more")
+    assert (run.ended_at, run.last_event_at) == (None, START + timedelta(seconds=4))
