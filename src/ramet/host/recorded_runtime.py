@@ -72,7 +72,7 @@ class RecordedRuntime(RuntimeBase):
         DamagedTree.
         """
         if self.journal is not None:
-            self.journal.users.add(self)
+            self.journal.users.add(self._trees)
         takeover = Takeover(self, resolve_inputs(**brought), self._close_with, prepare, reopens=only is not None)
         return await resume_all(takeover, self.journal, only=only)
 
@@ -94,7 +94,7 @@ class RecordedRuntime(RuntimeBase):
         takeover = Takeover(self, resolve_inputs(**brought), self._close_with, prepare)
         if (journal := self.journal) is None:
             return handles
-        journal.users.add(self)
+        journal.users.add(self._trees)
         await self.stop_adopting()
         await takeover.resume_each(await claim_orphans(journal), handles.append)
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ramet.agent.definition import Agent
 from ramet.concurrency.clock import Clock, SystemClock
-from ramet.core.errors import OwnedElsewhere, StoreFailed
 from ramet.core.ids import RunId, run_id
 from ramet.disk.state_folder import checked_state_folder, state_folder
 from ramet.host.arguments import check_runtime
@@ -161,7 +160,7 @@ class RuntimeBase:
         await self.sandboxes.close()
         self._trees.fencing_error = None
         if self.journal is not None:
-            await self.journal.release(self)
+            await self.journal.release(self._trees)
 
     async def __aenter__(self) -> Self:
         return await self.start()
@@ -218,7 +217,7 @@ class RuntimeBase:
     async def open_store(self) -> Store:
         """Return the journal's store, open; without a journal, a store in memory that ends with the runtime."""
         if self.journal is not None:
-            self.journal.users.add(self)  # Another runtime that stops must not close the store.
+            self.journal.users.add(self._trees)  # Another runtime that stops must not close the store.
             await self.journal.open()
             return self.journal.store
         if self._memory is None:
@@ -248,7 +247,7 @@ class RuntimeBase:
             checked_state_folder(self.working_dir)
         opened = self._trees.open(plan)
         if self.journal is not None:
-            self.journal.users.add(self)
+            self.journal.users.add(self._trees)
         return opened
 
     def check_open(self) -> None:
@@ -269,21 +268,6 @@ class RuntimeBase:
         with suppress(RuntimeError):  # The runtime is only constructed here, and works in a loop that begins later.
             self._loop.use_running_loop()
         self._trees.keep(opened, root)
-
-    def _fence(self, error: StoreFailed) -> None:
-        """Begin nothing more, and end all trees: another kernel may own the recorded trees. Called by the journal."""
-        self._trees.fence(error)
-
-    def _fence_tree(self, root: str, error: OwnedElsewhere) -> None:
-        """End the work on a tree here: another kernel owns and continues the tree. Called by the journal."""
-        self._trees.fence_tree(root, error)
-
-    def _can_continue(self, root: str, run: str) -> bool | None:
-        """Return whether a run of an open tree can have another turn; None for a tree that is not here.
-
-        Called by the journal.
-        """
-        return self._trees.can_continue(RunId(root), RunId(run))
 
     async def close_tree(self, root: RunId, reason: str) -> None:
         """End a tree, wait until the tree has ended, and end its readers.

@@ -269,7 +269,7 @@ async def test_control_of_another_kernels_run_raises_its_address(
         await session.ask("first")
         await stores["one"].announce("http://one:8080")
         store = await two.open_store()
-        control = OperatorControl([two], store)
+        control = OperatorControl([two._trees], store)
 
         for deed in (control.send(session.id, "hello"), control.stop(session.id, "enough")):
             with pytest.raises(OwnedElsewhere) as refusal:

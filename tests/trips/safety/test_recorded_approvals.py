@@ -44,7 +44,7 @@ async def test_an_accepted_answer_counts_under_every_later_kernel() -> None:
     store, gate = MemoryStore(), Gate()
     async with AgentRuntime(store=store) as runtime:
         handle = await runtime.spawn(_lead(), "go", tools=[gate.tool])
-        steering = OperatorControl([runtime], store)
+        steering = OperatorControl([runtime._trees], store)
         await eventually(steering.approvals)
         await steering.answer(steering.approvals()[0].id, False, "no")
         assert _answers(store) == 1
@@ -53,7 +53,7 @@ async def test_an_accepted_answer_counts_under_every_later_kernel() -> None:
     cut_store = await cut_behind(store, _is_question)
     async with AgentRuntime(store=cut_store) as runtime:
         [resumed_handle] = await runtime.resume(llm=_model(), agents=[_lead()], tools=[gate.tool])
-        steering = OperatorControl([runtime], cut_store)
+        steering = OperatorControl([runtime._trees], cut_store)
         id = steering.approvals()[0].id
         await steering.answer(id, False, "no")
         assert _answers(cut_store) == 1
@@ -65,6 +65,6 @@ async def test_an_accepted_answer_counts_under_every_later_kernel() -> None:
     last = await cut_behind(cut_store, _is_answer)
     async with AgentRuntime(store=last) as runtime:
         [resumed_handle] = await runtime.resume(llm=_model(), agents=[_lead()], tools=[gate.tool])
-        assert OperatorControl([runtime], last).approvals() == []
+        assert OperatorControl([runtime._trees], last).approvals() == []
         assert (await resumed_handle.result()).status == "completed"
     assert gate.calls == 0

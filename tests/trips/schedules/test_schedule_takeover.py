@@ -165,12 +165,12 @@ async def test_a_runtime_that_stops_during_a_claim_leaves_the_run_to_others() ->
     store = StoppingStore(lambda: runtime.stop(), await store_left_at_the_gate())
     runtime, other_runtime = AgentRuntime(store=store), AgentRuntime()
     assert runtime.journal is not None
-    runtime.journal.users.add(other_runtime)  # As one does that works in the same folder.
+    runtime.journal.users.add(other_runtime._trees)  # As one does that works in the same folder.
     async with runtime, AgentScheduler(runtime) as scheduler:
         assert scheduler._serving is not None
         await asyncio.wait({scheduler._serving}, timeout=180)
         await asyncio.gather(*store.doing)
         (schedule,) = await ScheduleTable(store).all()
-    await runtime.journal.release(other_runtime)
+    await runtime.journal.release(other_runtime._trees)
 
     assert [each.status for each in ticks.report(schedule.record.state)] == ["running"]

@@ -58,7 +58,7 @@ async def test_a_runtime_that_stopped_while_its_adapter_was_asked_spawns_nothing
         if end == "stop":
             await host.stop()
         else:
-            host._fence(StoreFailed("journal", "another kernel has it"))
+            host._trees.fence(StoreFailed("journal", "another kernel has it"))
         adapter.may_answer.set()
         with pytest.raises(RametError, match=r"was stopped|another kernel"):
             await starting

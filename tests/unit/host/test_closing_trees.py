@@ -24,4 +24,4 @@ async def test_concurrent_closes_of_a_finished_tree_raise_no_conflict(tmp_path: 
     about = await journal.tree_facts("run-1")
     assert (about["cwd"], about["over"], about["ended"]) == (None, True, now.isoformat().replace("+00:00", "Z"))
     await journal.close_tree("run-of-nobody", now)
-    await journal.release(AgentRuntime())
+    await journal.release(AgentRuntime()._trees)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from ramet.core.errors import InvalidValue, OwnedElsewhere, StoreFailed, Unknown
 from ramet.host.journal.ttl import set_keep
@@ -17,44 +17,29 @@ from ramet.host.sandbox.workspace_files import Workspace, file_of, workspace_of
 if TYPE_CHECKING:
     import pathlib
 
-    from ramet.core.ids import RunId
-    from ramet.host.approvals import Pending
-    from ramet.host.trees.factory import OpenTree
+    from ramet.host.approvals import Inbox, Pending
+    from ramet.host.trees.manager import Trees
     from ramet.spawn.handle import Handle
     from ramet.store.contract import Store
     from ramet.tools.run_info import StopReceipt
-
-
-class RuntimeAccess(Protocol):
-    """The part of a runtime that its operators can reach."""
-
-    @property
-    def trees(self) -> Mapping[RunId, OpenTree]:
-        """The open trees by the id of their root."""
-
-    def get(self, run: str) -> Handle:
-        """Return a handle on a run, by id. Raises Unknown."""
 
 
 class OperatorControl:
     """The operator's access to every run of some runtimes. Each refusal is typed, and then nothing was done."""
 
     def __init__(self, runtimes: Collection[object], store: Store) -> None:
-        """Set the runtimes and their open store.
-
-        `runtimes` may change meanwhile; each is a `RuntimeAccess`. `store` is open as long as this object is used.
-        """
-        self._runtime_set, self._store = runtimes, store
+        """Set the `Trees` of the runtimes, which may change meanwhile, and the store, open while this is used."""
+        self._runtimes, self._store = cast("Collection[Trees]", runtimes), store
 
     def trees(self) -> list[str]:
         """Return the ids of the roots of all open trees."""
-        return [root for runtime in self._runtimes() for root in runtime.trees]
+        return [root for runtime in list(self._runtimes) for root in runtime.open_trees()]
 
     def find(self, run: str) -> Handle:
         """Return a handle on a run. Raises Unknown for a run that is not active here, and has not just ended."""
-        for runtime in self._runtimes():
+        for runtime in list(self._runtimes):
             with suppress(Unknown):
-                return runtime.get(run)
+                return runtime.handle(run)
         raise Unknown("run", run)
 
     async def reach(self, run: str) -> Handle:
@@ -108,18 +93,14 @@ class OperatorControl:
 
     def approvals(self) -> list[Pending]:
         """Return the pending questions, the oldest first."""
-        pending = [
-            each for runtime in self._runtimes() for opened in runtime.trees.values() for each in opened.inbox.pending
-        ]
-        return sorted(pending, key=lambda each: each.asked_at)
+        return sorted((each for inbox in self._inboxes() for each in inbox.pending), key=lambda each: each.asked_at)
 
     async def answer(self, approval: str, allowed: bool, reason: str) -> None:
         """Answer a question for a person, and record the answer.
 
         Raises Unknown for a question that is not (or no longer) pending, StoreFailed.
         """
-        inboxes = [opened.inbox for runtime in self._runtimes() for opened in runtime.trees.values()]
-        pending = {each.id: (inbox, each.run) for inbox in inboxes for each in inbox.pending}
+        pending = {each.id: (inbox, each.run) for inbox in self._inboxes() for each in inbox.pending}
         if approval not in pending:
             raise Unknown("approval", approval, tuple(pending))
         inbox, run = pending[approval]
@@ -138,5 +119,5 @@ class OperatorControl:
             if owner is not None and owner.alive and owner.name != self._store.kernel:
                 raise OwnedElsewhere(events[0].tree, owner.name, owner.address)
 
-    def _runtimes(self) -> list[RuntimeAccess]:
-        return [cast("RuntimeAccess", each) for each in list(self._runtime_set)]
+    def _inboxes(self) -> list[Inbox]:
+        return [opened.inbox for runtime in list(self._runtimes) for opened in runtime.open_trees().values()]

@@ -107,10 +107,7 @@ class ControlSocket:
     """The kernel's end: listens from `start` to `stop`, for all runtimes that share its journal."""
 
     def __init__(self, runtimes: Collection[object], folder: pathlib.Path, store: Store) -> None:
-        """Set the runtimes and their open store.
-
-        `runtimes` may change meanwhile; each is a `RuntimeAccess`. `store` is open as long as this object listens.
-        """
+        """Set the `Trees` of the runtimes, which may change meanwhile, and the store, open while this listens."""
         self.path, self._store = folder / SOCKET, store
         self._operator = OperatorControl(runtimes, store)
         self.on_collect: Callable[[Collect], Awaitable[Struct]] | None = None  #: removes ended trees

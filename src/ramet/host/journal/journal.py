@@ -58,15 +58,15 @@ class BackgroundService(Protocol):
 
 
 class JournalUser(Protocol):
-    """A runtime, as its journal sees it."""
+    """The trees of a runtime, as its journal sees them."""
 
-    def _fence(self, error: StoreFailed) -> None:
+    def fence(self, error: StoreFailed) -> None:
         """Begin nothing more, and end the open trees: another kernel may own the trees."""
 
-    def _fence_tree(self, root: str, error: OwnedElsewhere) -> None:
+    def fence_tree(self, root: str, error: OwnedElsewhere) -> None:
         """End the work on a tree: another kernel owns it."""
 
-    def _can_continue(self, root: str, run: str) -> bool | None:
+    def can_continue(self, root: str, run: str) -> bool | None:
         """Return whether a run of an open tree can have another turn; None for a tree that is not open here."""
 
 
@@ -81,7 +81,7 @@ class Journal:
         self.control_socket: BackgroundService | None = None
         self.retention_job: BackgroundService | None = None  #: removes expired trees
         self.is_open = False
-        self.users: weakref.WeakSet[JournalUser] = weakref.WeakSet()  #: runtimes that have not stopped
+        self.users: weakref.WeakSet[JournalUser] = weakref.WeakSet()  #: of runtimes that have not stopped
         self.living: set[str] = set()  #: roots of trees that one of them has
         self._opening: asyncio.Task[Store] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -119,7 +119,7 @@ class Journal:
     def _on_loss(self, error: StoreFailed) -> None:
         """Fence all runtimes: the lock is lost, and another kernel may have it, and the trees."""
         for user in list(self.users):
-            user._fence(error)
+            user.fence(error)
 
     def _on_tree_loss(self, error: OwnedElsewhere) -> None:
         """Fence a tree in all runtimes: another kernel adopted and continues it, as this one could not be reached."""
@@ -127,7 +127,7 @@ class Journal:
         if page is not None:
             page.fence(error)
         for user in list(self.users):
-            user._fence_tree(error.tree, error)
+            user.fence_tree(error.tree, error)
 
     async def release(self, user: JournalUser) -> None:
         """Stop using the journal; the last user closes the store after all appended events are written. Idempotent."""
@@ -149,7 +149,7 @@ class Journal:
 
     def can_continue(self, root: str, run: str) -> bool:
         """Return whether a run of an active tree can have another turn; True for a tree that is being opened."""
-        answers = [answer for user in list(self.users) if (answer := user._can_continue(root, run)) is not None]
+        answers = [answer for user in list(self.users) if (answer := user.can_continue(root, run)) is not None]
         return any(answers) or not answers
 
     def register_page(self, root: str, page: TreeJournal) -> None:

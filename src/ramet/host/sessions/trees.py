@@ -104,8 +104,7 @@ class Beginning:
         session, journal = self.plan.session, self.runtime.journal
         if session is None or journal is None:
             return await self._begin()
-        journal.users.add(self.runtime)
-        await journal.open()
+        await self.runtime.open_store()
         if self.history and await unfinished_trees(journal, session):
             raise BusyError(f"the conversation {session!r} is recorded already: it has a history of its own")
         while (resumed := await _resume_tree(self.runtime, journal, session, **self.resume_options)) is None:
@@ -149,7 +148,7 @@ async def _resume_tree(
     prepare: Callable[[Run], None] | None = None,
     **brought: Unpack[ResumeOptions],
 ) -> Conversation | None:
-    journal.users.add(runtime)
+    await runtime.open_store()
     for tree in await unfinished_trees(journal, session):
         if tree.is_alive:
             raise BusyError(f"the conversation {session!r} is open in this process already")

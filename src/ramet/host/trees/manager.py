@@ -65,11 +65,11 @@ class Trees:
             return opened.tree.handle(opened.tree.register.runs[RunId(run)])
         raise Unknown("run", run)
 
-    def can_continue(self, root: RunId, run: RunId) -> bool | None:
+    def can_continue(self, root: str, run: str) -> bool | None:
         """Return whether a run of an open tree can have another turn; None for a tree that is not open."""
-        if (opened := self._open.get(root)) is None:
+        if (opened := self._open.get(RunId(root))) is None:
             return None
-        active_run = opened.tree.register.runs.get(run)
+        active_run = opened.tree.register.runs.get(RunId(run))
         return active_run is not None and active_run.can_continue
 
     # ---- opening
