@@ -7,7 +7,6 @@ import json
 
 import pytest
 
-from ramet.cli.render.json_lines import Lines
 from ramet.cli.render.views import JsonView
 from ramet.core.events import RunEnded, ToolStarted, decode, encode
 from ramet.core.outcome import Status, Usage
@@ -18,10 +17,10 @@ def test_every_event_is_one_line_that_decodes_to_itself() -> None:
     """Nothing is lost or added, even for hostile text."""
     for writer in (cancelled_story(), hostile_story()):
         out = io.BytesIO()
-        lines = Lines(out)
+        view = JsonView(out)
         for event in writer.events:
-            lines.write_event(event)
-        lines.finish()
+            view.show_event(event)
+        view.finish()
 
         assert [decode(line) for line in out.getvalue().splitlines()] == writer.events
 
@@ -34,10 +33,10 @@ def test_the_end_of_the_root_comes_last() -> None:
     writer.add_end("main", 1, Status.COMPLETED, "answer", Usage())
     writer.add_end("main/late", 2, Status.COMPLETED, "late", Usage())
     out = io.BytesIO()
-    lines = Lines(out)
+    view = JsonView(out)
     for event in writer.events:
-        lines.write_event(event)
-    lines.finish()
+        view.show_event(event)
+    view.finish()
 
     assert [event.path for event in map(decode, out.getvalue().splitlines()) if isinstance(event, RunEnded)] == [
         "main/late",
@@ -52,10 +51,10 @@ def test_both_ends_of_a_root_are_printed() -> None:
     writer.add_end("main", 1, Status.COMPLETED, "first", Usage())
     writer.add_end("main", 2, Status.COMPLETED, "second", Usage())
     out = io.BytesIO()
-    lines = Lines(out)
+    view = JsonView(out)
     for event in writer.events:
-        lines.write_event(event)
-    lines.finish()
+        view.show_event(event)
+    view.finish()
 
     assert [decode(line) for line in out.getvalue().splitlines()] == writer.events
 
@@ -67,7 +66,7 @@ def test_an_event_that_is_not_json_becomes_a_notice() -> None:
     writer.add_tool_start("main", 0, "c", "odd", value=object())
     out = io.BytesIO()
     for event in writer.events:
-        Lines(out).write_event(event)
+        JsonView(out).show_event(event)
 
     last = json.loads(out.getvalue().splitlines()[-1])
     assert (last["type"], last["path"], last["call_id"]) == ("notice", "main", "c")
@@ -79,7 +78,7 @@ def test_lines_are_utf8_in_every_locale() -> None:
     writer = TreeEventWriter()
     writer.add_tool_start("main", 0, "c", "Grep", pattern="é漢")
     out = io.BytesIO()
-    Lines(out).write_event(writer.events[0])
+    JsonView(out).show_event(writer.events[0])
 
     assert out.getvalue() == encode(writer.events[0]) + b"\n"
     assert isinstance(writer.events[0], ToolStarted)

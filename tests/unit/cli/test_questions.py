@@ -13,7 +13,7 @@ import pytest
 
 from ramet.cli.render.approvals import Questions
 from ramet.cli.render.console import console
-from ramet.cli.render.views import QuietView
+from ramet.cli.render.views import View
 from ramet.core.events import ApprovalAnswered, ApprovalAsked
 from ramet.core.outcome import Status, Usage
 from tests.unit.cli.story import TreeEventWriter
@@ -38,7 +38,7 @@ class Screen(io.StringIO):
             await self._news.wait()
 
 
-class FakeTerminal(QuietView):
+class FakeTerminal(View):
     """A terminal with a person, whose keys the test presses."""
 
     def __init__(self, keyboard: int, line: int) -> None:

@@ -24,7 +24,7 @@ from ramet.cli.render.live import LiveTree
 from ramet.cli.render.report import print_result, print_status
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.render.tree_model import TreeModel
-from ramet.cli.render.views import JsonView, LineView, QuietView, View
+from ramet.cli.render.views import JsonView, LineView, View
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue, Unknown
@@ -165,7 +165,7 @@ def _view(options: Namespace, err: Console, model: TreeModel, clock: Clock, *, l
     if options.json:
         return JsonView(sys.stdout.buffer)
     if options.quiet:
-        return QuietView()
+        return View()
     # Logs use the same terminal line by line, and would destroy a tree that is redrawn in place.
     return LiveTree(err, model, clock) if is_live(err) and not logs else LineView(err, model)
 

@@ -8,22 +8,16 @@ import os
 import termios
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
 from ramet.cli.render.sanitize import one_line, sanitize
+from ramet.cli.render.views import View
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, RunEnded
 
 MAX_SHOWN = 4_000  #: characters of one argument; a truncation is stated, because the rest could hide something
-
-
-class Screen(Protocol):
-    """The view that must make room for a question."""
-
-    def pause(self) -> None: ...
-    def resume(self) -> None: ...
 
 
 class _OpenQuestion(NamedTuple):
@@ -34,8 +28,8 @@ class _OpenQuestion(NamedTuple):
 class Questions:
     """A prompt for questions in a tree's events; it passes each answer to `answer(approval_id, allowed, reason)`."""
 
-    def __init__(self, err: Console, screen: Screen, answer: Callable[[str, bool, str], object], stdin_fd: int) -> None:
-        self._err, self._screen, self._answer, self._fd = err, screen, answer, stdin_fd
+    def __init__(self, err: Console, view: View, answer: Callable[[str, bool, str], object], stdin_fd: int) -> None:
+        self._err, self._view, self._answer, self._fd = err, view, answer, stdin_fd
         self._open: dict[str, _OpenQuestion] = {}
         self._change_event = asyncio.Event()
 
@@ -61,12 +55,12 @@ class Questions:
             self._change_event.clear()
             if not self._open:
                 continue
-            self._screen.pause()
+            self._view.pause()
             try:
                 while self._open:
                     await self._ask(next(iter(self._open.values())))
             finally:
-                self._screen.resume()
+                self._view.resume()
 
     async def _ask(self, question: _OpenQuestion) -> None:
         event = question.event

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
+from typing import Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -13,17 +14,17 @@ from ramet.cli.render.console import glyphs_for
 from ramet.cli.render.progress import describe
 from ramet.cli.render.tree_model import TreeModel
 from ramet.cli.render.tree_text import draw
+from ramet.cli.render.views import View
 from ramet.concurrency.clock import Clock
 from ramet.core.events import Event
 
 FRAME_S = 0.1  #: frequent enough to show movement, rare enough to be calm and cheap
 
 
-class LiveTree:
+class LiveTree(View):
     """A context that draws the tree; at exit the last frame stays on the screen and the cursor is restored."""
 
     shows_deltas = True
-    is_output = False
 
     def __init__(self, screen: Console, model: TreeModel, clock: Clock) -> None:
         self._screen, self._model, self._clock = screen, model, clock
@@ -34,7 +35,7 @@ class LiveTree:
         self._pending_lines: list[Text] = []  #: lines that wait until a question is answered
         self._note = ""  #: one line below the tree
 
-    async def __aenter__(self) -> LiveTree:
+    async def __aenter__(self) -> Self:
         self.resume()
         self._drawing = asyncio.create_task(self._draw(), name="ramet live tree")
         return self
@@ -58,11 +59,9 @@ class LiveTree:
                 self._print_pending()
 
     def show_message(self, text: str) -> None:
-        """Show a line below the tree."""
         self._note = text
 
     def pause(self) -> None:
-        """Remove the tree from the screen, so that a person can be asked."""
         self._stop(last=False)
 
     def resume(self) -> None:

@@ -3,30 +3,33 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager, ExitStack, redirect_stdout
+from contextlib import AbstractContextManager, redirect_stdout
 from types import TracebackType
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Self
 
 from rich.console import Console
 from rich.text import Text
 
 from ramet.cli.render import formatting
-from ramet.cli.render.json_lines import Lines
 from ramet.cli.render.progress import describe
 from ramet.cli.render.tree_model import TreeModel
-from ramet.core.events import Event
+from ramet.core.events import Event, Notice, RunEnded, encode
 
 
-class View(Protocol):
-    """A view, entered before the first event, and left after the last."""
+class View:
+    """A view, entered before the first event, and left after the last. This one shows nothing."""
 
-    shows_deltas: bool  #: whether it shows that an agent is writing
-    is_output: bool  #: whether it is the requested output, so that continuing without a reader is useless
+    shows_deltas = False  #: whether it shows that an agent is writing
+    is_output = False  #: whether it is the requested output, so that continuing without a reader is useless
 
-    async def __aenter__(self) -> object: ...
+    async def __aenter__(self) -> Self:
+        return self
+
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        pass
+
     def show_event(self, event: Event) -> None:
         """Show an event that the model already has."""
 
@@ -43,37 +46,7 @@ class View(Protocol):
         """Restore the terminal at once, from a signal handler."""
 
 
-class QuietView:
-    """A view that shows nothing."""
-
-    shows_deltas = False
-    is_output = False
-
-    async def __aenter__(self) -> QuietView:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        pass
-
-    def show_event(self, event: Event) -> None:
-        """Ignore the event."""
-
-    def show_message(self, text: str) -> None:
-        """Ignore the line."""
-
-    def pause(self) -> None:
-        """Do nothing: no output is in the way."""
-
-    def resume(self) -> None:
-        """Do nothing: no output was in the way."""
-
-    def restore(self) -> None:
-        """Do nothing: the terminal was not changed."""
-
-
-class LineView(QuietView):
+class LineView(View):
     """A view with one line per notable event and the time since the start: for logs and plain terminals."""
 
     def __init__(self, err: Console, model: TreeModel) -> None:
@@ -92,32 +65,47 @@ class LineView(QuietView):
         self._err.print(Text(text), soft_wrap=True)
 
 
-class JsonView(QuietView):
-    """A view that writes every event as a line of JSON on `out`.
+class JsonView(View):
+    """A view that writes every event as a line of JSON on `out`, in UTF-8 for any locale; the root's end comes last.
 
-    While entered, other output to stdout goes to stderr.
+    While entered, other output to stdout goes to stderr. A closed reader raises BrokenPipeError.
     """
 
     is_output = True
 
     def __init__(self, out: BinaryIO) -> None:
-        self._lines = Lines(out)
+        self._out = out
+        self._root_end: RunEnded | None = None
         self._redirect: AbstractContextManager[object] = redirect_stdout(sys.stderr)
-        self._stack = ExitStack()
 
-    async def __aenter__(self) -> JsonView:
-        self._stack.enter_context(self._redirect)
+    async def __aenter__(self) -> Self:
+        self._redirect.__enter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._stack.close()
+        self._redirect.__exit__(kind, error, trace)
 
     def show_event(self, event: Event) -> None:
-        """Write the event. Raises BrokenPipeError if the reader has closed the stream."""
-        self._lines.write_event(event)
+        """Write one event; the root's end is held back until `finish`, or until the root continues and ends again."""
+        if isinstance(event, RunEnded) and event.run == event.root:
+            self.finish()
+            self._root_end = event
+        else:
+            self._write(event)
 
     def finish(self) -> None:
-        """Write the root's end, which comes last."""
-        self._lines.finish()
+        """Write the end that was held back."""
+        if self._root_end is not None:
+            self._write(self._root_end)
+            self._root_end = None
+
+    def _write(self, event: Event) -> None:
+        try:
+            line = encode(event)
+        except (TypeError, ValueError) as error:  # a tool's data in an event must not end the stream
+            fields = {name: getattr(event, name) for name in Event.__struct_fields__}
+            line = encode(Notice(**fields, text=f"event omitted: {error}"))
+        self._out.write(line + b"\n")
+        self._out.flush()
