@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from ramet.cli.paths import display_path, user_dir
@@ -16,6 +16,7 @@ from ramet.cli.render.sanitize import one_line
 from ramet.core.errors import Bug, Damaged, InvalidValue, RametError, Unknown
 
 USAGE, FAILURE = 2, 1
+_MAX_SHOWN = 5  #: ids in an error
 
 
 def set_up_logging() -> bool:
@@ -42,6 +43,12 @@ def report_damage(errors: Iterable[Damaged]) -> int:
         print_error(str(each))
         status = FAILURE
     return status
+
+
+def ambiguous_prefix(ids: Sequence[str]) -> str:
+    """Return the accepted input for an ambiguous prefix of several ids."""
+    others = f", and {len(ids) - _MAX_SHOWN} more" if len(ids) > _MAX_SHOWN else ""
+    return f"the id of a run, or a prefix of exactly one id: {', '.join(ids[:_MAX_SHOWN])}{others}"
 
 
 def report(error: BaseException) -> int:

@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
+from importlib import import_module
+from typing import Any
 
 from ramet.cli.parser import build_parser
 from ramet.cli.render.streams import discard_stream, prepare_streams
 from ramet.core.outcome import EXIT_CODES, Status
 
 BROKEN_PIPE = 141  #: the shell's exit status of a program that wrote to a closed pipe
+#: The function of each command, below `ramet.cli`: imported only when the command runs, so that help is instant.
+_COMMANDS = {
+    "agents": "commands.agents:agents",
+    "approvals": "operate.approvals:approvals",
+    "approve": "operate.control:run_control_command",
+    "ask": "ask.command:ask",
+    "config": "commands.config:config",
+    "cp": "operate.copy:copy",
+    "deny": "operate.control:run_control_command",
+    "export": "operate.logs:export",
+    "gc": "operate.gc:gc",
+    "images": "commands.images:images",
+    "keep": "operate.gc:keep",
+    "logs": "operate.logs:logs",
+    "passages": "operate.safety_events:list_gate_events",
+    "port": "operate.port:port",
+    "ps": "operate.ps:ps",
+    "repair": "operate.repair:repair",
+    "replay": "operate.logs:replay",
+    "resume": "run:resume",
+    "run": "run:run",
+    "schedule": "commands.schedule:schedule",
+    "send": "operate.control:run_control_command",
+    "serve": "commands.serve:serve",
+    "sessions": "operate.sessions:sessions",
+    "show": "operate.ps:show",
+    "stop": "operate.control:run_control_command",
+    "tree": "operate.ps:tree",
+    "trust": "commands.trust:trust",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,82 +79,16 @@ def _run(argv: Sequence[str]) -> int:
     if options.version:
         print(f"ramet {_version()}")
         return 0
-    match options.command:
-        case "ask":
-            from ramet.cli.ask.command import ask
+    if options.command is None:
+        parser.print_help(sys.stderr)
+        return 2
+    module, _, name = _COMMANDS[options.command].partition(":")
+    outcome: int | Coroutine[Any, Any, int] = getattr(import_module(f"ramet.cli.{module}"), name)(options)
+    if isinstance(outcome, int):
+        return outcome
+    import asyncio
 
-            return ask(options)
-        case "agents":
-            from ramet.cli.commands.agents import agents
-
-            return agents(options)
-        case "trust":
-            from ramet.cli.commands.trust import trust
-
-            return trust(options)
-        case "config":
-            from ramet.cli.commands.config import config
-
-            return config(options)
-        case "images":
-            from ramet.cli.commands.images import images
-
-            return images(options)
-        case "ps" | "tree" | "show":
-            from ramet.cli.operate import ps
-
-            return ps.VERBS[options.command](options)
-        case "logs" | "export" | "replay":
-            from ramet.cli.operate import logs
-
-            return logs.VERBS[options.command](options)
-        case "passages":
-            from ramet.cli.operate.safety_events import list_gate_events
-
-            return list_gate_events(options)
-        case "run" | "resume":
-            from ramet.cli import run
-
-            return run.VERBS[options.command](options)
-        case "gc" | "keep":
-            from ramet.cli.operate import gc
-
-            return gc.VERBS[options.command](options)
-        case "repair":
-            from ramet.cli.operate.repair import repair
-
-            return repair(options)
-        case "sessions":
-            from ramet.cli.operate import sessions
-
-            return sessions.VERBS[options.verb](options)
-        case "send" | "stop" | "approve" | "deny":
-            from ramet.cli.operate.control import run_control_command
-
-            return run_control_command(options)
-        case "cp":
-            from ramet.cli.operate.copy import copy
-
-            return copy(options)
-        case "port":
-            from ramet.cli.operate.port import port
-
-            return port(options)
-        case "approvals":
-            from ramet.cli.operate.approvals import approvals
-
-            return approvals(options)
-        case "schedule":
-            from ramet.cli.commands.schedule import schedule
-
-            return schedule(options)
-        case "serve":
-            from ramet.cli.commands.serve import serve
-
-            return serve(options)
-        case _:
-            parser.print_help(sys.stderr)
-            return 2
+    return asyncio.run(outcome)
 
 
 def _version() -> str:

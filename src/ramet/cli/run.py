@@ -15,15 +15,14 @@ from typing import Any
 import msgspec
 from rich.text import Text
 
-from ramet.cli.errors import FAILURE, print_error, set_up_logging
+from ramet.cli.errors import FAILURE, ambiguous_prefix, print_error, set_up_logging
 from ramet.cli.paths import user_dir
 from ramet.cli.render.answer import print_text, text_of
-from ramet.cli.render.console import console
+from ramet.cli.render.console import console, print_note
 from ramet.cli.render.report import print_status
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.render.tree_model import TreeModel
 from ramet.cli.render.views import LineView
-from ramet.cli.run_ids import ambiguous_prefix
 from ramet.core.budget import Limits
 from ramet.core.errors import DamagedTree, DefinitionMissing, InvalidValue, Unknown
 from ramet.core.events import Event
@@ -101,7 +100,7 @@ async def _resume(options: Namespace) -> int:
         print_error(problem)
     if not results and not problems:
         note = "nothing to resume here" if options.id is None else f"nothing to resume of {options.id}"
-        _print_note(note)
+        print_note(note)
     return FAILURE if problems else max((result.exit_code for _, result, _ in results), default=0)
 
 
@@ -266,11 +265,3 @@ def _importable(folder: Path) -> None:
     """Make modules of the working directory importable, like `python -m` there."""
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-
-
-def _print_note(text: str) -> None:
-    with contextlib.suppress(OSError):
-        console(sys.stderr).print(Text(text, "dim"), soft_wrap=True)
-
-
-VERBS: dict[str, Callable[[Namespace], int]] = {"run": run, "resume": resume}

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -13,7 +11,7 @@ from rich.text import Text
 
 from ramet.cli.errors import set_up_logging
 from ramet.cli.operate.ps import print_table
-from ramet.cli.render.console import console
+from ramet.cli.render.console import console, print_note
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.run import arguments
 from ramet.cli.sources.choose import source_of
@@ -23,10 +21,10 @@ from ramet.core.schedules.schedule import Cron, FunctionTarget, Interval, NamedT
 from ramet.host.scheduler.view import ScheduleView
 
 
-def schedule(options: Namespace) -> int:
+async def schedule(options: Namespace) -> int:
     """Run the verb."""
     set_up_logging()
-    views = asyncio.run(_views(options))
+    views = await _views(options)
     if options.json:
         for view in views:
             print(msgspec.json.encode(view).decode())
@@ -35,8 +33,7 @@ def schedule(options: Namespace) -> int:
         heads = ("ID", "NEXT", "WHEN", "WHAT", "STATE", "LAST")
         print_table(heads, [_line(view) for view in views])
         if not views:
-            with contextlib.suppress(OSError):
-                console(sys.stderr).print(Text("no schedule here", "dim"), soft_wrap=True)
+            print_note("no schedule here")
     for view in views if options.verb != "list" else ():
         console(sys.stdout).print(Text(f"{view.id}: {_state(view)}, next {_next_time(view)}"), soft_wrap=True)
     if options.verb == "rm":

@@ -10,8 +10,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
-from ramet.cli.sources.choose import source_of
-from ramet.cli.sources.id_prefixes import full_id
+from ramet.cli.sources.choose import full_id, source_of
 from ramet.core.errors import InvalidValue
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

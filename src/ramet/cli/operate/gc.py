@@ -6,10 +6,9 @@ import asyncio
 import json
 import sys
 from argparse import Namespace
-from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 from rich.text import Text
@@ -17,8 +16,7 @@ from rich.text import Text
 from ramet.cli.render import formatting
 from ramet.cli.render.console import console
 from ramet.cli.render.sanitize import one_line
-from ramet.cli.sources.choose import source_of
-from ramet.cli.sources.id_prefixes import full_id
+from ramet.cli.sources.choose import full_id, source_of
 from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import StoreFailed
 from ramet.disk.state_folder import state_folder
@@ -34,9 +32,9 @@ from ramet.store.sqlite.store import SqliteStore
 _MAX_NAMED = 20  #: maximum skipped transcripts and trees that are named; of others only the number is printed
 
 
-def gc(options: Namespace) -> int:
+async def gc(options: Namespace) -> int:
     """Remove trees, or list what would be removed."""
-    removed_trees, scrubbed_count, skipped_paths, freed_bytes = asyncio.run(_sweep(options))
+    removed_trees, scrubbed_count, skipped_paths, freed_bytes = await _sweep(options)
     out, err = console(sys.stdout), console(sys.stderr)
     for each in removed_trees:
         if options.json:
@@ -60,20 +58,16 @@ def gc(options: Namespace) -> int:
     return 0
 
 
-def keep(options: Namespace) -> int:
+async def keep(options: Namespace) -> int:
     """Keep the tree of a run, or stop keeping it."""
-    outcome = asyncio.run(_keep(options))
+    async with source_of(options) as source:
+        outcome = await source.keep(await full_id(source, options.id), not options.off)
     if options.json:
         print(json.dumps(outcome, ensure_ascii=True))
     else:
         text = f"{outcome['tree']} is {'kept' if outcome['kept'] else 'no longer kept'}"
         console(sys.stdout).print(Text(text), soft_wrap=True)
     return 0
-
-
-async def _keep(options: Namespace) -> dict[str, Any]:
-    async with source_of(options) as source:
-        return await source.keep(await full_id(source, options.id), not options.off)
 
 
 class _SweepResult(NamedTuple):
@@ -150,6 +144,3 @@ async def _scrub_agents(store: SqliteStore) -> None:
         if has_values and row.state in ("failed", "ended"):
             tables.hold(row)
             await tables.write(strip_secrets(row))
-
-
-VERBS: dict[str, Callable[[Namespace], int]] = {"gc": gc, "keep": keep}

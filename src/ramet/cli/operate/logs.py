@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from argparse import Namespace
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from rich.text import Text
@@ -14,55 +13,37 @@ from ramet.cli.errors import print_error
 from ramet.cli.render.console import console
 from ramet.cli.render.events import line_of
 from ramet.cli.render.tree_model import TreeModel
-from ramet.cli.sources.choose import source_of
-from ramet.cli.sources.id_prefixes import full_id
+from ramet.cli.sources.choose import full_id, source_of
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.events import Event, encode
 
 LONGEST_PAUSE_S = 3600.0  #: of a replay; a tree may have been idle for days
 
 
-def logs(options: Namespace) -> int:
+async def logs(options: Namespace) -> int:
     """Print the events."""
-    return asyncio.run(_logs(options))
-
-
-async def _logs(options: Namespace) -> int:
     async with source_of(options) as source:
-        options.id = await full_id(source, options.id)
-        whole = await source.root_of(options.id) == options.id
-        read = source.follow if options.follow else source.events
-        await _print_all(read(options.id, tree=whole), _EventPrinter(as_json=options.json))
-        if options.follow and not all(
-            row.is_over for row in await source.tree(options.id) if whole or row.id == options.id
-        ):
-            print_error(f"{options.id} was interrupted: {source.interrupted_hint}")
+        id = await full_id(source, options.id)
+        whole = await source.root_of(id) == id
+        await _print_all((source.follow if options.follow else source.events)(id, tree=whole), as_json=options.json)
+        if options.follow and not all(row.is_over for row in await source.tree(id) if whole or row.id == id):
+            print_error(f"{id} was interrupted: {source.interrupted_hint}")
     return 0
 
 
-def export(options: Namespace) -> int:
+async def export(options: Namespace) -> int:
     """Write events as JSON lines."""
-    return asyncio.run(_export(options))
-
-
-async def _export(options: Namespace) -> int:
     async with source_of(options) as source:
-        options.id = await full_id(source, options.id)
-        await _print_all(source.events(options.id, tree=options.tree), _EventPrinter(as_json=True))
+        await _print_all(source.events(await full_id(source, options.id), tree=options.tree), as_json=True)
     return 0
 
 
-def replay(options: Namespace) -> int:
+async def replay(options: Namespace) -> int:
     """Print the events again, with their pauses."""
-    return asyncio.run(_replay(options, SystemClock()))
-
-
-async def _replay(options: Namespace, clock: Clock) -> int:
     async with source_of(options) as source:
-        options.id = await full_id(source, options.id)
-        whole = await source.root_of(options.id) == options.id
-        events = with_pauses(source.events(options.id, tree=whole), options.speed, clock)
-        await _print_all(events, _EventPrinter(as_json=options.json))
+        id = await full_id(source, options.id)
+        events = source.events(id, tree=await source.root_of(id) == id)
+        await _print_all(with_pauses(events, options.speed, SystemClock()), as_json=options.json)
     return 0
 
 
@@ -78,28 +59,16 @@ async def with_pauses(events: AsyncGenerator[Event], speed: float, clock: Clock)
             yield event
 
 
-async def _print_all(events: AsyncGenerator[Event], printer: _EventPrinter) -> None:
+async def _print_all(events: AsyncGenerator[Event], *, as_json: bool) -> None:
+    """Print each event at once."""
+    model, out = TreeModel(), console(sys.stdout)
     async with aclosing(events):
         async for event in events:
-            printer.take(event)
-
-
-class _EventPrinter:
-    """A printer of events, which prints each at once."""
-
-    def __init__(self, *, as_json: bool) -> None:
-        self._as_json, self._model, self._out = as_json, TreeModel(), console(sys.stdout)
-
-    def take(self, event: Event) -> None:
-        if self._as_json:
-            sys.stdout.buffer.write(encode(event) + b"\n")
-            sys.stdout.buffer.flush()
-            return
-        self._model.apply(event)
-        line = line_of(event, self._model)
-        if line is not None:
-            self._out.print(Text(line), soft_wrap=True)
-            sys.stdout.flush()
-
-
-VERBS: dict[str, Callable[[Namespace], int]] = {"logs": logs, "export": export, "replay": replay}
+            if as_json:
+                sys.stdout.buffer.write(encode(event) + b"\n")
+                sys.stdout.buffer.flush()
+                continue
+            model.apply(event)
+            if (line := line_of(event, model)) is not None:
+                out.print(Text(line), soft_wrap=True)
+                sys.stdout.flush()

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from argparse import Namespace
-from collections.abc import Mapping
 
 from ramet.cli.operate.ps import print_table
-from ramet.cli.sources.id_prefixes import full_id
+from ramet.cli.sources.choose import full_id
 from ramet.cli.sources.local import LocalSource
 from ramet.core.errors import InvalidValue, Unknown
 
 
-def port(options: Namespace) -> int:
+async def port(options: Namespace) -> int:
     """Print the Unix socket of a port by its name, or of all ports."""
-    ports = asyncio.run(_ports(options))
+    async with LocalSource(options.dir) as source:
+        ports = await source.ports(await full_id(source, options.id))
     if options.port is not None:
         if options.port not in ports:
             raise Unknown("port", options.port, tuple(ports))
@@ -30,8 +29,3 @@ def port(options: Namespace) -> int:
     else:
         print_table(("PORT", "SOCKET"), list(ports.items()))
     return 0
-
-
-async def _ports(options: Namespace) -> Mapping[str, str]:
-    async with LocalSource(options.dir) as source:
-        return await source.ports(await full_id(source, options.id))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import sys
 from argparse import Namespace
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from datetime import datetime
 
@@ -17,25 +15,25 @@ from rich.text import Text
 from ramet.cli.errors import report_damage
 from ramet.cli.render import formatting
 from ramet.cli.render.answer import print_text, text_of
-from ramet.cli.render.console import console, glyphs_for, is_live
+from ramet.cli.render.console import console, glyphs_for, is_live, print_note
 from ramet.cli.render.live import LiveTree
 from ramet.cli.render.sanitize import one_line, question_text
 from ramet.cli.render.tree_model import TreeModel
 from ramet.cli.render.tree_text import draw
 from ramet.cli.render.views import JsonView, LineView, View
-from ramet.cli.sources.choose import source_of
+from ramet.cli.sources.choose import full_id, source_of
 from ramet.cli.sources.contract import Source
-from ramet.cli.sources.id_prefixes import full_id
 from ramet.concurrency.clock import SystemClock
-from ramet.core.errors import Damaged, InvalidValue
+from ramet.core.errors import InvalidValue
 from ramet.host.control.run_queries import INTERRUPTED, RunRow
 
 _NO_TERMINAL = 120  #: columns of a tree if the width is unknown
 
 
-def ps(options: Namespace) -> int:
+async def ps(options: Namespace) -> int:
     """List runs; return 1 if some trees cannot be read."""
-    rows, errors = asyncio.run(_rows(options))
+    async with source_of(options) as source:
+        rows, errors = await source.runs(ended=options.all), source.damage_errors
     if options.json:
         print_rows(rows)
         return report_damage(errors)
@@ -54,21 +52,12 @@ def ps(options: Namespace) -> int:
     print_table(("ID", "PATH", "AGENT", "STATE", "AGE", "USAGE"), lines)
     if not (rows or errors):
         hint = "no active run here; ramet ps --all lists ended runs"
-        _print_note("no run is recorded here" if options.all else hint)
+        print_note("no run is recorded here" if options.all else hint)
     return report_damage(errors)
 
 
-async def _rows(options: Namespace) -> tuple[list[RunRow], Sequence[Damaged]]:
-    async with source_of(options) as source:
-        return await source.runs(ended=options.all), source.damage_errors
-
-
-def tree(options: Namespace) -> int:
+async def tree(options: Namespace) -> int:
     """Show trees; return 1 if some trees cannot be read."""
-    return asyncio.run(_tree(options))
-
-
-async def _tree(options: Namespace) -> int:
     async with source_of(options) as source:
         if options.id is not None:
             roots = [await source.root_of(await full_id(source, options.id))]
@@ -87,7 +76,7 @@ async def _tree(options: Namespace) -> int:
             else:
                 await _draw(source, rows, console(sys.stdout), blank_line=number > 0)
         if not (roots or source.damage_errors):
-            _print_note("no active tree here; ramet ps --all lists ended runs")
+            print_note("no active tree here; ramet ps --all lists ended runs")
         return report_damage(source.damage_errors)
 
 
@@ -124,7 +113,7 @@ async def _follow(source: Source, root: str, *, as_json: bool) -> int:
     if isinstance(view, JsonView):
         view.finish()
     if not is_over:
-        _print_note(f"{root} was interrupted: {source.interrupted_hint}")
+        print_note(f"{root} was interrupted: {source.interrupted_hint}")
     return 0
 
 
@@ -136,9 +125,10 @@ def _interrupt(model: TreeModel) -> None:
             row.state, row.phase = INTERRUPTED, INTERRUPTED
 
 
-def show(options: Namespace) -> int:
+async def show(options: Namespace) -> int:
     """Show one run."""
-    row = asyncio.run(_row(options))
+    async with source_of(options) as source:
+        row = await source.run(await full_id(source, options.id))
     if options.json:
         print(msgspec.json.encode(row).decode())
         return 0
@@ -151,11 +141,6 @@ def show(options: Namespace) -> int:
         out.print()
         print_text(out, text_of(row.result))
     return 0
-
-
-async def _row(options: Namespace) -> RunRow:
-    async with source_of(options) as source:
-        return await source.run(await full_id(source, options.id))
 
 
 def _facts(row: RunRow, now: datetime) -> Iterable[tuple[str, str | list[str]]]:
@@ -212,11 +197,3 @@ def print_table(heads: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> Non
     for number, line in enumerate((heads, *lines) if lines else ()):
         text = "  ".join(each.ljust(width) for each, width in zip(line, widths, strict=True)).rstrip()
         out.print(Text(text, "none" if number else "dim"), soft_wrap=True)
-
-
-def _print_note(text: str) -> None:
-    with contextlib.suppress(OSError):
-        console(sys.stderr).print(Text(text, "dim"), soft_wrap=True)
-
-
-VERBS: dict[str, Callable[[Namespace], int]] = {"ps": ps, "tree": tree, "show": show}

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import sys
 from argparse import Namespace
-
-from rich.text import Text
 
 from ramet.cli.errors import report_damage
 from ramet.cli.render import formatting
-from ramet.cli.render.console import console
+from ramet.cli.render.console import print_note
 from ramet.cli.render.sanitize import one_line
 from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import DamagedTree
 from ramet.disk.state_folder import JOURNAL, checked_state_folder
 from ramet.host.control.run_queries import journal_in, journal_reader
-from ramet.host.recovery.repair import JournalCheck, check, set_aside
+from ramet.host.recovery.repair import check, set_aside
 from ramet.store.sqlite.accept_loss import accept_loss
 from ramet.store.sqlite.store import SqliteStore
 
 
-def repair(options: Namespace) -> int:
+async def repair(options: Namespace) -> int:
     """Run the requested repair; without one, report the damage, and return 1 if there is any."""
     if options.set_aside is not None:
-        return _set_aside(options)
+        return await _set_aside(options)
     if options.accept_loss:
         return _accept_loss(options)
-    checked = asyncio.run(_check(options))
+    async with await journal_reader(options.dir) as records:
+        checked = await check(records)
     if options.json:
         for each in checked.damage_errors:
             print(json.dumps(vars(each), ensure_ascii=True))
     trees = sum(isinstance(each, DamagedTree) for each in checked.damage_errors)
-    _print_note(f"{formatting.count(checked.readable_count, 'tree')} can be read, {trees} cannot")
+    print_note(f"{formatting.count(checked.readable_count, 'tree')} can be read, {trees} cannot")
     return report_damage(checked.damage_errors)
 
 
@@ -44,33 +41,20 @@ def _accept_loss(options: Namespace) -> int:
         print(json.dumps(facts, ensure_ascii=True))
     elif accepted.is_loss:
         committed, actual = accepted.committed_mark.cursor, accepted.actual_mark.cursor
-        _print_note(f"the journal ends at event {actual}, and continues after event {committed}")
+        print_note(f"the journal ends at event {actual}, and continues after event {committed}")
     else:
-        _print_note("no committed event is missing")
+        print_note("no committed event is missing")
     return 0
 
 
-async def _check(options: Namespace) -> JournalCheck:
-    async with await journal_reader(options.dir) as records:
-        return await check(records)
-
-
-def _set_aside(options: Namespace) -> int:
-    root = asyncio.run(_set_aside_tree(options))
+async def _set_aside(options: Namespace) -> int:
+    store = await SqliteStore(journal_in(options.dir)).open()
+    try:
+        root = await set_aside(store, options.set_aside, SystemClock().now())
+    finally:
+        await store.close()
     if options.json:
         print(json.dumps({"set_aside": root}, ensure_ascii=True))
     else:
-        _print_note(f"{one_line(root)} is set aside")
+        print_note(f"{one_line(root)} is set aside")
     return 0
-
-
-async def _set_aside_tree(options: Namespace) -> str:
-    store = await SqliteStore(journal_in(options.dir)).open()
-    try:
-        return await set_aside(store, options.set_aside, SystemClock().now())
-    finally:
-        await store.close()
-
-
-def _print_note(text: str) -> None:
-    console(sys.stderr).print(Text(text, "dim"), soft_wrap=True)

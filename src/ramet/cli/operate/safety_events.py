@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
 from argparse import Namespace
@@ -11,11 +10,10 @@ from contextlib import aclosing
 import msgspec
 from rich.text import Text
 
-from ramet.cli.render.console import console
+from ramet.cli.render.console import console, print_note
 from ramet.cli.render.sanitize import one_line
-from ramet.cli.sources.choose import source_of
+from ramet.cli.sources.choose import full_id, source_of
 from ramet.cli.sources.contract import Source
-from ramet.cli.sources.id_prefixes import full_id
 from ramet.core.errors import InvalidValue
 from ramet.core.events import IntentionDecided, IntentionRecorded, ToolEnded, encode
 from ramet.host.safety.inspection import KINDS, GateEvent, GateEventFilter
@@ -25,12 +23,8 @@ _MAX_ARGS = 200  #: characters of a call's arguments
 _MAX_REASON = 200  #: characters of a reason
 
 
-def list_gate_events(options: Namespace) -> int:
+async def list_gate_events(options: Namespace) -> int:
     """List the events; with `follow` continue without an end."""
-    return asyncio.run(_passages(options))
-
-
-async def _passages(options: Namespace) -> int:
     if options.limit > MAX_LIMIT:
         raise InvalidValue("--limit", options.limit, f"a whole number from 1 to {MAX_LIMIT}")
     async with source_of(options) as source:
@@ -45,7 +39,7 @@ async def _passages(options: Namespace) -> int:
             _show(each, as_json=options.json)
         # Only a look at the next entry shows whether a full page is the last one.
         if page.more and (await source.gate_events(gate_filter, after=page.cursor, limit=1)).entries:
-            console(sys.stderr).print(Text(f"there are more: --after {page.cursor}", "dim"), soft_wrap=True)
+            print_note(f"there are more: --after {page.cursor}")
     return 0
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from typing import IO
 
 from rich.console import Console
+from rich.text import Text
 from rich.theme import Theme
 
 from ramet.cli.render.tree_text import ASCII, UNICODE, Glyphs
@@ -36,6 +39,12 @@ class _Console(Console):
 def console(stream: IO[str], *, width: int | None = None) -> Console:
     """Return a console that prints text unchanged: no markup, no emoji codes, no automatic colours."""
     return _Console(file=stream, width=width, markup=False, emoji=False, highlight=False, theme=_THEME)
+
+
+def print_note(text: str) -> None:
+    """Print a remark on stderr, if that can still be written."""
+    with contextlib.suppress(OSError):
+        console(sys.stderr).print(Text(text, "dim"), soft_wrap=True)
 
 
 def glyphs_for(screen: Console) -> Glyphs:

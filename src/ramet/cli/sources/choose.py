@@ -1,4 +1,4 @@
-"""Choose the source for a command line."""
+"""Find the source, and the run, that a command line names."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import os
 from argparse import Namespace
 from pathlib import Path
 
+from ramet.cli.errors import ambiguous_prefix
 from ramet.cli.sources.contract import Source
-from ramet.core.errors import InvalidValue
+from ramet.core.errors import InvalidValue, Unknown
 
 SERVER = "RAMET_SERVER"
 
@@ -21,6 +22,21 @@ def source_of(options: Namespace) -> Source:
     if option is None and options.dir is None and variable:
         return _server_source(SERVER, variable)
     return _local_source(options.dir) if option is None else _server_source("--server", option)
+
+
+async def full_id(source: Source, prefix: str) -> str:
+    """Return the id of the only run with this prefix; a complete id, or an unknown prefix, is returned unchanged.
+
+    Raises InvalidValue if several runs match.
+    """
+    try:
+        await source.root_of(prefix)
+        return prefix
+    except Unknown:
+        matches = [row.id for row in await source.runs(ended=True) if row.id.startswith(prefix)]
+    if len(matches) < 2:
+        return matches[0] if matches else prefix
+    raise InvalidValue("ID", prefix, ambiguous_prefix(matches))
 
 
 def _local_source(dir: Path | None) -> Source:
