@@ -22,6 +22,7 @@ from ramet.core.schedules.ticks import Claim, Due, ScheduleRecord, TickState
 from ramet.host.control.operator import OperatorControl
 from ramet.host.journal.journal import TREES
 from ramet.host.journal.result_cache import KeptResults
+from ramet.host.journal.ttl import set_keep
 from ramet.host.schedules.request import schedule_of
 from ramet.host.schedules.table import ScheduleTable
 from ramet.host.schedules.target import target_of
@@ -277,7 +278,7 @@ async def test_control_of_another_kernels_run_raises_its_address(
             assert (refusal.value.kernel, refusal.value.address) == ("one", "http://one:8080")
         with pytest.raises(Unknown):
             await control.stop("run-nobody", "enough")
-        await control.keep(session.id, on=True)
+        await set_keep(store, session.id, on=True)
 
 
 async def test_a_schedule_fires_once_among_three_kernels(stores: dict[str, PostgresStore]) -> None:

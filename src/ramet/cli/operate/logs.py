@@ -25,7 +25,7 @@ async def logs(options: Namespace) -> int:
     async with source_of(options) as source:
         id = await full_id(source, options.id)
         whole = await source.root_of(id) == id
-        await _print_all((source.follow if options.follow else source.events)(id, tree=whole), as_json=options.json)
+        await _print_all(source.events(id, tree=whole, follow=options.follow), as_json=options.json)
         if options.follow and not all(row.is_over for row in await source.tree(id) if whole or row.id == id):
             print_error(f"{id} was interrupted: {source.interrupted_hint}")
     return 0

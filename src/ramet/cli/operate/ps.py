@@ -103,7 +103,7 @@ async def _follow(source: Source, root: str, *, as_json: bool) -> int:
         view = JsonView(sys.stdout.buffer)
     else:
         view = LiveTree(out, model, clock) if is_live(out) else LineView(out, model)
-    async with view, aclosing(source.follow(root, tree=True)) as events:
+    async with view, aclosing(source.events(root, tree=True, follow=True)) as events:
         async for event in events:
             model.apply(event)
             view.show_event(event)

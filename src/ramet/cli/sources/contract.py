@@ -99,11 +99,11 @@ class Source(Protocol):
     async def tree(self, run: str) -> list[RunRow]:
         """Return every run of a run's tree, in spawn order; results may be omitted."""
 
-    def events(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
-        """Yield the recorded events of a run, or with `tree` of its whole tree, in order."""
+    def events(self, run: str, *, tree: bool = False, follow: bool = False) -> AsyncGenerator[Event]:
+        """Yield the recorded events of a run, or with `tree` of its whole tree, in order.
 
-    def follow(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
-        """Yield the recorded and then new events, until the run's end, or until no process works on it."""
+        With `follow` then also new events, until the run's end, or until no process works on it.
+        """
 
     async def questions(self) -> list[Question]:
         """Return the questions that wait for a person, the oldest first."""

@@ -52,9 +52,9 @@ def kernel_process(folder: Path) -> Iterator[KernelProcess]:
     """Hold the process of a folder's kernel open."""
     descriptor = None
     with contextlib.suppress(NoJournal, OSError, ValueError, AttributeError):  # No Linux, no kernel, or no pid of it.
-        kernel = kernel_of(journal_in(folder))
-        if kernel is not None:
-            descriptor = os.pidfd_open(int(kernel.pid))
+        pid = kernel_of(journal_in(folder))
+        if pid is not None:
+            descriptor = os.pidfd_open(int(pid))
     try:
         yield KernelProcess(folder, descriptor)
     finally:

@@ -101,14 +101,10 @@ class LocalSource:
         records = await self._journal()
         return await records.rows(await records.tree_of(run))
 
-    async def events(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
+    async def events(self, run: str, *, tree: bool = False, follow: bool = False) -> AsyncGenerator[Event]:
         records = await self._journal()
-        async for event in records.events(await records.tree_of(run), run=None if tree else run):
-            yield event
-
-    async def follow(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
-        records = await self._journal()
-        async for event in records.follow(await records.tree_of(run), run=None if tree else run):
+        read = records.follow if follow else records.events
+        async for event in read(await records.tree_of(run), run=None if tree else run):
             yield event
 
     async def questions(self) -> list[Question]:
@@ -238,11 +234,11 @@ class LocalSource:
     async def _explain_unreachable(self, reason: str, run: str | None) -> str:
         """Return the reason why no kernel answered, from the run's journal."""
         try:
-            kernel = kernel_of(journal_in(self.dir))
+            pid = kernel_of(journal_in(self.dir))
         except NoJournal:
             return reason
-        if kernel is not None:
-            return f"the kernel in {self.dir} (pid {kernel.pid}) has no control socket, or does not answer"
+        if pid is not None:
+            return f"the kernel in {self.dir} (pid {pid}) has no control socket, or does not answer"
         if run is None:
             return reason
         row = await self.run(run)

@@ -8,6 +8,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from msgspec import convert
+
 from ramet.cli.sources.contract import Change, NewSchedule, Question
 from ramet.core.errors import InvalidValue, NotYours, RametError
 from ramet.core.events import Event
@@ -81,25 +83,13 @@ class ServerSource:
     async def tree(self, run: str) -> list[RunRow]:
         return list(await self._kernel.tree(run))
 
-    def events(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
-        return self._events(run, tree=tree, follow=False)
-
-    def follow(self, run: str, *, tree: bool = False) -> AsyncGenerator[Event]:
-        return self._events(run, tree=tree, follow=True)
+    async def events(self, run: str, *, tree: bool = False, follow: bool = False) -> AsyncGenerator[Event]:
+        async with aclosing(self._kernel.events(run, tree=tree, follow=follow)) as events:
+            async for each in events:
+                yield each.event
 
     async def questions(self) -> list[Question]:
-        return [
-            Question(
-                id=each.id,
-                run=each.run,
-                path=each.path,
-                agent=each.agent,
-                tool=each.tool,
-                question=each.question,
-                args=each.args,
-            )
-            for each in await self._kernel.approvals()
-        ]
+        return convert(await self._kernel.approvals(), list[Question], from_attributes=True)
 
     async def gate_events(self, gate_filter: GateEventFilter, *, after: int, limit: int) -> GateEventPage:
         return await self._kernel.passages(gate_filter, after=after, limit=limit)
@@ -162,13 +152,6 @@ class ServerSource:
             case "rm":
                 await self._kernel.remove_schedule(id)
                 return None
-
-    # ---- inside
-
-    async def _events(self, run: str, *, tree: bool, follow: bool) -> AsyncGenerator[Event]:
-        async with aclosing(self._kernel.events(run, tree=tree, follow=follow)) as events:
-            async for each in events:
-                yield each.event
 
 
 def key_in(environ: Mapping[str, str]) -> str | None:

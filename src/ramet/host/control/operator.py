@@ -5,18 +5,13 @@ The operator is already authenticated: by the kernel's own control socket, or by
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from ramet.core.errors import InvalidValue, OwnedElsewhere, StoreFailed, Unknown
-from ramet.host.journal.ttl import set_keep
-from ramet.host.sandbox.port_sockets import sockets_of
-from ramet.host.sandbox.workspace_files import Workspace, file_of, workspace_of
 
 if TYPE_CHECKING:
-    import pathlib
-
     from ramet.host.approvals import Inbox, Pending
     from ramet.host.trees.manager import Trees
     from ramet.spawn.handle import Handle
@@ -79,18 +74,6 @@ class OperatorControl:
                 raise
         return receipt
 
-    async def workspace(self, run: str) -> Workspace:
-        """Return the present workspace of an active run. Raises like `reach`, and like `workspace_of`."""
-        return await workspace_of((await self.reach(run)).run)
-
-    async def read_file(self, run: str, path: str) -> bytes:
-        """Return the content of a file of an active run. Raises like `reach`, and like `file_of`."""
-        return await file_of((await self.reach(run)).run, path)
-
-    async def ports(self, run: str) -> Mapping[str, pathlib.Path]:
-        """Return the sockets that lead to the ports of an active run. Raises like `reach`, and like `sockets_of`."""
-        return sockets_of((await self.reach(run)).run)
-
     def approvals(self) -> list[Pending]:
         """Return the pending questions, the oldest first."""
         return sorted((each for inbox in self._inboxes() for each in inbox.pending), key=lambda each: each.asked_at)
@@ -107,10 +90,6 @@ class OperatorControl:
         handle = self.find(run)
         inbox.answer(approval, allowed, reason)
         await handle.run.context.wait_persisted()
-
-    async def keep(self, run: str, on: bool) -> str:
-        """Keep the tree of a run whatever its retention time is, or no longer; return its root's id. Raises Unknown."""
-        return await set_keep(self._store, run, on)
 
     async def _check_ownership(self, run: str) -> None:
         with suppress(InvalidValue):  # An id that cannot be recorded.

@@ -12,7 +12,7 @@ import os
 import pathlib
 from collections.abc import AsyncGenerator, Callable, Collection
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
@@ -89,12 +89,6 @@ class RunRow(Struct, frozen=True, kw_only=True):
         return 0.0 if self.born is None else ((self.ended or now) - self.born).total_seconds()
 
 
-class Kernel(NamedTuple):
-    """The holder of a journal; `pid` is "unknown" if the lock file, which names the pid, was removed."""
-
-    pid: str
-
-
 def journal_in(working_dir: pathlib.Path) -> pathlib.Path:
     """Return the path of a working directory's journal. Raises NoJournal if there is none, InvalidValue for a link."""
     path = checked_state_folder(working_dir) / JOURNAL
@@ -103,12 +97,13 @@ def journal_in(working_dir: pathlib.Path) -> pathlib.Path:
     return path
 
 
-def kernel_of(journal: pathlib.Path) -> Kernel | None:
-    """Return the kernel that holds this journal now, or None."""
+def kernel_of(journal: pathlib.Path) -> str | None:
+    """Return the pid of the kernel that holds this journal now, or None.
+
+    The pid is "unknown" if the lock file, which names it, was removed.
+    """
     pid = _pid_in(journal.with_name(journal.name + ".lock"))
-    if pid is None and is_locked(journal):
-        pid = "unknown"
-    return None if pid is None else Kernel(pid)
+    return "unknown" if pid is None and is_locked(journal) else pid
 
 
 def _pid_in(lock_file: pathlib.Path) -> str | None:

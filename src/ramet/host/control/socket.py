@@ -26,7 +26,9 @@ from msgspec import Struct
 from ramet.core.errors import InvalidValue, RametError
 from ramet.disk.state_folder import checked_state_folder
 from ramet.host.control.operator import OperatorControl
-from ramet.host.journal.ttl import Collect, Keep
+from ramet.host.journal.ttl import Collect, Keep, set_keep
+from ramet.host.sandbox.port_sockets import sockets_of
+from ramet.host.sandbox.workspace_files import workspace_of
 from ramet.host.schedules.control import DropSchedule, PutSchedule, answer
 
 if TYPE_CHECKING:
@@ -188,15 +190,16 @@ class ControlSocket:
                 receipt = await self._operator.stop(run, reason)
                 return {"stopped": receipt.stopped, "left": receipt.left}
             case FindWorkspace(run=run):
-                workspace = await self._operator.workspace(run)
+                workspace = await workspace_of((await self._operator.reach(run)).run)
                 return {"folder": str(workspace.folder), "max_bytes": workspace.max_bytes}
             case FindPorts(run=run):
-                return {name: str(path) for name, path in (await self._operator.ports(run)).items()}
+                sockets = sockets_of((await self._operator.reach(run)).run)
+                return {name: str(path) for name, path in sockets.items()}
             case Answer(approval=approval, allowed=allowed, reason=reason):
                 await self._operator.answer(approval, allowed, reason)
                 return {"approval": approval, "allowed": allowed}
             case Keep(run=run, on=on):
-                return {"tree": await self._operator.keep(run, on), "kept": on}
+                return {"tree": await set_keep(self._store, run, on), "kept": on}
             case Collect() if self.on_collect is not None:
                 collected: dict[str, Any] = msgspec.to_builtins(await self.on_collect(request))
                 return collected

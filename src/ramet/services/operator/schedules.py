@@ -5,7 +5,6 @@ from __future__ import annotations
 from ramet.agent.definition import Agent
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.policy.policy import Policy
-from ramet.core.schedules.ticks import TickResult
 from ramet.host.scheduler.scheduler import AgentScheduler
 from ramet.host.scheduler.view import ScheduleView
 from ramet.host.schedules.request import Options
@@ -19,21 +18,17 @@ _TIMES = "exactly one of every_s, in_s, at, cron"
 
 
 class ScheduleViews:
-    """The schedules of an `AgentScheduler` for its operator. Unknown ids raise Unknown."""
+    """The schedules of an `AgentScheduler` for its operator, who also uses `scheduler` itself."""
 
     def __init__(self, scheduler: AgentScheduler, rules: Rules) -> None:
         """Apply `rules` to scheduled agents as well: they limit the use of this host."""
-        self._scheduler, self._rules = scheduler, rules
+        self.scheduler, self._rules = scheduler, rules
 
     async def page(self, request: Paging) -> SchedulePage:
         """Return a page of schedules, in order of ids."""
         limit = checked_limit(request.limit)
-        schedules = [each for each in await self._scheduler.list() if each.id > request.after]
+        schedules = [each for each in await self.scheduler.list() if each.id > request.after]
         return SchedulePage(schedules=schedules[:limit], more=schedules[limit - 1].id if len(schedules) > limit else "")
-
-    async def get(self, id: str) -> ScheduleView:
-        """Return one schedule."""
-        return await self._scheduler.get(id)
 
     async def add(self, request: AddSchedule) -> ScheduleView:
         """Add a schedule, or return the existing one if its request was the same. Raises InvalidValue, Unknown.
@@ -42,7 +37,7 @@ class ScheduleViews:
         """
         self._check(request)
         policy = self._rules.policy_of(request.policy, needs_sandbox=False)
-        scheduler, agent, options = self._scheduler, _agent(request.agent), _options(request, policy)
+        scheduler, agent, options = self.scheduler, _agent(request.agent), _options(request, policy)
         times = {"every_s": request.every_s, "in_s": request.in_s, "at": request.at, "cron": request.cron or None}
         given_names = [name for name, value in times.items() if value is not None]
         if len(given_names) != 1:
@@ -69,26 +64,6 @@ class ScheduleViews:
             self._rules.check_model("agent.model", request.agent.model)
             _check_model(request.agent.model)
             self._rules.check_tools("agent.tools", request.agent.tools or ())
-
-    async def pause(self, id: str) -> ScheduleView:
-        """Pause a schedule until it is resumed; a current run continues."""
-        return await self._scheduler.pause(id)
-
-    async def resume(self, id: str) -> ScheduleView:
-        """Resume a schedule with its next time."""
-        return await self._scheduler.resume(id)
-
-    async def trigger(self, id: str) -> ScheduleView:
-        """Run a schedule now, in addition to its times."""
-        return await self._scheduler.trigger(id)
-
-    async def remove(self, id: str) -> None:
-        """Remove a schedule; a current run continues."""
-        await self._scheduler.cancel(id)
-
-    async def results(self, id: str) -> tuple[TickResult, ...]:
-        """Return the last ticks of a schedule, with their present state."""
-        return await self._scheduler.results(id)
 
 
 def _check_model(name: str) -> None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import convert
+
 from ramet.core.errors import Gone, InvalidValue, MailRefused, NotYours, Unknown
-from ramet.host.approvals import Pending
 from ramet.host.control.operator import OperatorControl
 from ramet.host.control.run_queries import RunRow
 from ramet.host.journal.journal import Journal
+from ramet.host.journal.ttl import set_keep
 from ramet.host.runtime import AgentRuntime
+from ramet.host.sandbox.workspace_files import file_of
 from ramet.host.scheduler.scheduler import AgentScheduler
 from ramet.services.operator.contract import Approval, ApprovalPage, KeptTree, Paging, Sent, Stopped
 from ramet.services.operator.runs import AgentPaths, IsElsewhere, RunViews, checked_limit
@@ -37,6 +40,7 @@ class KernelViews:
         agent_paths: AgentPaths = lambda: {},
     ) -> None:
         """Use `journal`, the open journal of the runtime. `is_elsewhere` returns whether another kernel runs a tree."""
+        self._store = journal.store
         self._steering = OperatorControl(journal.users, journal.store)
         self.runs = RunViews(journal, self._steering, is_elsewhere or _is_nowhere_else, agent_paths)
         self.schedules = ScheduleViews(scheduler, rules)
@@ -75,7 +79,7 @@ class KernelViews:
         Raises Unknown, Gone for a run that is not running or has no sandbox, InvalidValue, OutputTooLarge.
         """
         try:
-            return await self._steering.read_file(run, path)
+            return await file_of((await self._steering.reach(run)).run, path)
         except Unknown as problem:
             if problem.kind == "file":
                 raise
@@ -85,11 +89,11 @@ class KernelViews:
     async def keep(self, run: str, on: bool) -> KeptTree:
         """Exempt the tree of a run from retention, or end the exemption. Raises Unknown."""
         await self.runs.tree_of(run)  # Then it is recorded, if it is running.
-        return KeptTree(tree=await self._steering.keep(run, on), kept=on)
+        return KeptTree(tree=await set_keep(self._store, run, on), kept=on)
 
     async def approvals(self, request: Paging) -> ApprovalPage:
         """Return the questions that wait for a person, the oldest first. Raises InvalidValue."""
-        return paginate([_approval_of(each) for each in self._steering.approvals()], request)
+        return paginate(convert(self._steering.approvals(), list[Approval], from_attributes=True), request)
 
     async def answer(self, approval: str, allowed: bool, reason: str) -> None:
         """Send a person's answer to a question, once.
@@ -136,18 +140,3 @@ def _unreachable_reason(row: RunRow) -> str:
     if row.is_over:
         return f"it has ended ({row.state}), and this server does not have it any more"
     return "it was interrupted with the process that it was in, and it was not resumed"
-
-
-def _approval_of(pending: Pending) -> Approval:
-    return Approval(
-        id=pending.id,
-        run=pending.run,
-        path=pending.path,
-        agent=pending.agent,
-        depth=pending.depth,
-        tool=pending.tool,
-        question=pending.question,
-        args=pending.args,
-        asked_at=pending.asked_at,
-        deadline=pending.deadline,
-    )

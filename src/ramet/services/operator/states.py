@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.recipe import Recipe
-from ramet.host.dynamic.namespaces import branch_of, place_of, prefix_below, recorded_state_location
+from ramet.host.dynamic.namespaces import (
+    StateLocation,
+    branch_of,
+    place_of,
+    prefix_below,
+    recorded_state_location,
+)
 from ramet.host.dynamic.registry import REGISTRY, REPLACED, Registries
 from ramet.host.dynamic.time_travel import recorded_events, state_at
 from ramet.host.journal.journal import Journal
@@ -31,15 +37,6 @@ from ramet.store.state.versioned import Versioned
 MOST_BYTES = 4 * 1024 * 1024  #: of a page as JSON; its first value may be larger
 
 
-class _StateLocation(NamedTuple):
-    """The place of a run's state."""
-
-    owner: str
-    place: str
-    branch: str
-    delegate_prefix: str  #: the prefix of the branches of its delegates
-
-
 class StateViews:
     """The committed states of a kernel's agents. Queries change nothing."""
 
@@ -50,7 +47,7 @@ class StateViews:
         """Return values of a run's state. Raises Unknown for a run or a commit, InvalidValue."""
         limit, location = checked_limit(request.limit), await self._locate(run)
         state = await self._as_of(run, location, request)
-        run_state = Namespaced(state, location.place)
+        run_state = Namespaced(state, place_of(location))
         keys = [
             key for key in await run_state.read_keys(request.prefix) if key > request.after and not _is_registry(key)
         ]
@@ -62,8 +59,8 @@ class StateViews:
             values[key] = value
         return StatePage(
             owner=location.owner,
-            place=location.place,
-            branch=location.branch,
+            place=place_of(location),
+            branch=branch_of(location),
             commit=state.head.id if state.head is not None else "",
             values=values,
             more=list(values)[-1] if len(values) < len(keys) else "",
@@ -72,15 +69,15 @@ class StateViews:
     async def versions(self, run: str, limit: int) -> StateVersions:
         """Return the commits of a run's state, the newest first, and its branch with those of its delegates."""
         entry_limit, location = checked_limit(limit), await self._locate(run)
-        state = await (await self._registries.state(location.owner)).open_copy(location.branch)
-        branches = await state.branches(location.delegate_prefix)
+        state = await (await self._registries.state(location.owner)).open_copy(branch_of(location))
+        branches = await state.branches(prefix_below(location))
         if state.head is not None:
-            branches = {location.branch: state.head.id, **branches}
+            branches = {branch_of(location): state.head.id, **branches}
         return StateVersions(
-            branch=location.branch,
+            branch=branch_of(location),
             versions=[
                 StateVersion(id=each.id, parents=each.parents, at=each.at, message=each.message, author=each.author)
-                for each in await Namespaced(state, location.place).own_history(entry_limit)
+                for each in await Namespaced(state, place_of(location)).own_history(entry_limit)
             ],
             branches=dict(list(branches.items())[:MOST]),
         )
@@ -102,27 +99,21 @@ class StateViews:
             rows.append(row)
         return RecipePage(recipes=rows, more=f"{rows[-1].place}/{rows[-1].name}" if len(rows) < len(names) else "")
 
-    async def _locate(self, run: str) -> _StateLocation:
-        recorded_location = recorded_state_location((await self._runs.replay(run)).runs, run)
-        return _StateLocation(
-            recorded_location.owner,
-            place_of(recorded_location),
-            branch_of(recorded_location),
-            prefix_below(recorded_location),
-        )
+    async def _locate(self, run: str) -> StateLocation:
+        return recorded_state_location((await self._runs.replay(run)).runs, run)
 
-    async def _as_of(self, run: str, location: _StateLocation, request: StateQuery) -> Versioned:
+    async def _as_of(self, run: str, location: StateLocation, request: StateQuery) -> Versioned:
         if request.at and request.commit:
             raise InvalidValue("commit", request.commit, "none together with `at`, which sets the time")
         if request.at:
             return await state_at(self._registries, recorded_events(self._journal, run), run, request.at)
-        state = await (await self._registries.state(location.owner)).open_copy(location.branch)
+        state = await (await self._registries.state(location.owner)).open_copy(branch_of(location))
         if not request.commit:
             return state
         commit = await state.before(request.commit)
         if commit is None:
             raise Unknown("commit", request.commit)
-        return await state.open_copy(location.branch, at=commit)
+        return await state.open_copy(branch_of(location), at=commit)
 
 
 class _PageCounter:

@@ -37,31 +37,31 @@ async def _add(call: RequestContext) -> ScheduleView:
 
 @OPERATIONS.add(endpoints.GET_SCHEDULE, "Return the state of a schedule")
 async def _get(call: RequestContext) -> ScheduleView:
-    return await _schedules(call).get(call.path("schedule"))
+    return await _schedules(call).scheduler.get(call.path("schedule"))
 
 
 @OPERATIONS.add(endpoints.REMOVE_SCHEDULE, "Remove a schedule; an active run continues", status=204)
 async def _remove(call: RequestContext) -> None:
-    await _schedules(call).remove(call.path("schedule"))
+    await _schedules(call).scheduler.cancel(call.path("schedule"))
 
 
 @OPERATIONS.add(endpoints.PAUSE_SCHEDULE, "Start no runs of a schedule until it is resumed", repetition="again")
 async def _pause(call: RequestContext) -> ScheduleView:
-    return await _schedules(call).pause(call.path("schedule"))
+    return await _schedules(call).scheduler.pause(call.path("schedule"))
 
 
 @OPERATIONS.add(endpoints.RESUME_SCHEDULE, "Resume a schedule at its next time", repetition="again")
 async def _resume(call: RequestContext) -> ScheduleView:
-    return await _schedules(call).resume(call.path("schedule"))
+    return await _schedules(call).scheduler.resume(call.path("schedule"))
 
 
 @OPERATIONS.add(
     endpoints.TRIGGER_SCHEDULE, "Run a schedule now, in addition to its times", look_at="the results of the schedule"
 )
 async def _trigger(call: RequestContext) -> ScheduleView:
-    return await _schedules(call).trigger(call.path("schedule"))
+    return await _schedules(call).scheduler.trigger(call.path("schedule"))
 
 
 @OPERATIONS.add(endpoints.SCHEDULE_RESULTS, "List the last ticks of a schedule with their states")
 async def _results(call: RequestContext) -> TickList:
-    return TickList(results=await _schedules(call).results(call.path("schedule")))
+    return TickList(results=await _schedules(call).scheduler.results(call.path("schedule")))
