@@ -24,8 +24,6 @@ from ramet.core.policy.capabilities import Capability, intersect
 from ramet.core.recipe import Recipe
 from ramet.host.dynamic.registry import Registries, created_ref
 
-MAKES_AGENTS = Capability("class", AGENT_CLASS)
-
 
 class StoredAgent(NamedTuple):
     """A created agent, the capabilities that it asked for in vain, and the commit that contains it."""
@@ -62,8 +60,8 @@ class DynamicAgents:
         )
         agent_of(recipe)  # Check that its types and tasks can be rebuilt.
         ref = ref_of(creator)
-        stored_recipe = await self.registries.save(ref.namespace, recipe)
-        return StoredAgent(created_ref(_creation_root(ref), recipe), dropped_names, stored_recipe.commit)
+        commit = await self.registries.save(ref.namespace, recipe)
+        return StoredAgent(created_ref(_creation_root(ref), recipe), dropped_names, commit)
 
     async def load(self, handle: str | AgentRef) -> Agent:
         """Return the agent of a handle, in the version of the handle.

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -26,13 +26,6 @@ REGISTRY = "__local_agent_registry__"
 REPLACED = "__replaced_agent_versions__"
 #: The state that holds the namespaces of the program's agents. An owner's state has the owner's id behind an "@".
 STATE = "agents"
-
-
-class StoredRecipe(NamedTuple):
-    """A kept recipe, and the commit that contains it."""
-
-    recipe: Recipe
-    commit: str
 
 
 class Registries:
@@ -62,8 +55,8 @@ class Registries:
         """Return the state of one agent, for reading and writing, by its place: `architect/math_solver`."""
         return Namespaced(await self.state(), place)
 
-    async def save(self, place: str, recipe: Recipe) -> StoredRecipe:
-        """Put a recipe into the registry of the agent at `place`; an equal recipe changes nothing.
+    async def save(self, place: str, recipe: Recipe) -> str:
+        """Put a recipe into the registry of the agent at `place`; return the commit. An equal recipe changes nothing.
 
         A recipe of the same name with another content becomes the current version; the version before stays available.
         """
@@ -74,11 +67,10 @@ class Registries:
             if previous is not None:
                 version, entry = _hash_of(previous, recipe.name), msgspec.json.decode(previous)
                 if version == recipe.version:
-                    return StoredRecipe(recipe, state.head.id if state.head is not None else "")
+                    return state.head.id if state.head is not None else ""
                 namespace.set_entry(REPLACED, f"{recipe.name}@{version}", entry)
             namespace.set_entry(REGISTRY, recipe.name, recipe.entry())
-            commit = await state.commit(f"{place} made {recipe.name}", on_conflict="retry")
-            return StoredRecipe(recipe, commit.id)
+            return (await state.commit(f"{place} made {recipe.name}", on_conflict="retry")).id
 
     async def find(self, place: str, name: str, version: str | None, handle: str) -> Recipe:
         """Return a recipe by name: the current version, or the given one. Raises AgentNotResolved."""

@@ -152,14 +152,6 @@ class Journal:
         answers = [answer for user in list(self.users) if (answer := user.can_continue(root, run)) is not None]
         return any(answers) or not answers
 
-    def register_page(self, root: str, page: TreeJournal) -> None:
-        """Register the page of a tree."""
-        self._pages[root] = page
-
-    def page(self, publish: Callable[[Event], None], about: Callable[[], Mapping[str, Any]]) -> TreeJournal:
-        """Return a page for one tree; `tree_facts` returns the facts of the whole tree."""
-        return TreeJournal(self, publish, about)
-
     async def trees(self, root: str | None = None) -> list[Document]:
         """Return the documents of all trees, or of the one with that root or of that session."""
         await self.open()
@@ -286,7 +278,7 @@ class TreeJournal:
             return
         if not self._root:
             self._root = event.root
-            self._journal.register_page(self._root, self)
+            self._journal._pages[self._root] = self
         entry = Entry(event.root, event.run, event.seq, type(event).__struct_config__.tag, encode(event))  # type: ignore[arg-type]  # every event has a tag
         if not (self._journal.is_open and self.is_known):
             # A spawn that is recorded without its tree would never be found: the tree is registered in the store first.

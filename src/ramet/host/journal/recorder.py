@@ -114,7 +114,7 @@ class Recorder:
         about: Callable[[], Mapping[str, Any]] = dict,
     ) -> None:
         self._clock = clock
-        self._page: TreeJournal | None = journal.page(self._publish, about) if journal is not None else None
+        self._page: TreeJournal | None = TreeJournal(journal, self._publish, about) if journal is not None else None
         self.transcripts = transcripts  #: folder with one `.jsonl` per run, by path; None keeps nothing on disk
         self.recent_events = KeptEvents(journal.folder if journal is not None else None)
         self._count = 0

@@ -93,9 +93,9 @@ class TreeSpans:
         self._tracer, self._outer_context, self._runs = tracer, outer_context, runs
         self._spans_by_run: dict[str, RunSpans] = {}
         self._last = 0  #: time of the newest event
-        self._handlers: Mapping[type[Event], Callable[[Any, int], None]] = {  # Any: each takes its own kind of event
+        self._handlers: Mapping[type[Event], Callable[[Any, int], object]] = {  # Any: each takes its own kind of event
             events.RunSpawned: self._on_spawn,
-            events.RunResumed: self._on_resume,
+            events.RunResumed: self._open_spans,
             events.RunEnded: self._on_run_end,
             events.TurnStarted: self._on_turn_start,
             events.TurnEnded: self._on_turn_end,
@@ -143,9 +143,6 @@ class TreeSpans:
             name = event.agent[:MAX_NAME]
             spawn_attributes: Attributes = {genai.OPERATION: genai.CREATE_AGENT, **_agent_attributes(event)}
             run.birth = self._start(f"{genai.CREATE_AGENT} {name}", at, run.child_context, spawn_attributes)
-
-    def _on_resume(self, event: events.RunResumed, at: int) -> None:
-        self._open_spans(event, at)
 
     def _open_spans(self, event: Event, at: int) -> RunSpans:
         """Return the spans of an event's run. A run that had ended, or began in another process, gets a new span."""

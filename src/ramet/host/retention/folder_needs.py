@@ -43,11 +43,15 @@ class FolderNeeds:
             return not _has_ended(folder) and (datetime.now(UTC) - folder.last_used()).total_seconds() < _SPAWN_GRACE_S
         root = first[0].tree
         document = await self._store.get(TREES, root)
+        try:
+            lifetime = lifetime_of(document.data) if document is not None else None
+        except (msgspec.MsgspecError, UnicodeError):  # Unknown: the document may be repaired.
+            return True
+        if lifetime is not None and lifetime.keep:
+            return True
         if root in self._living:
-            is_needed = self._can_continue(root, folder.id)
-        else:
-            is_needed = document is not None and not _is_over(document.data, is_root=folder.id == root)
-        return is_needed or (document is not None and _is_kept(document.data))
+            return self._can_continue(root, folder.id)
+        return lifetime is not None and (not lifetime.over or (folder.id == root and lifetime.session is not None))
 
 
 def _has_ended(folder: RunFolder) -> bool:
@@ -55,18 +59,3 @@ def _has_ended(folder: RunFolder) -> bool:
         return folder.read_info().ended is not None
     except Damaged:
         return False
-
-
-def _is_over(document: bytes, *, is_root: bool) -> bool:
-    try:
-        lifetime = lifetime_of(document)
-        return lifetime.over and not (is_root and lifetime.session is not None)
-    except (msgspec.MsgspecError, UnicodeError):  # Unknown: the document may be repaired.
-        return False
-
-
-def _is_kept(document: bytes) -> bool:
-    try:
-        return lifetime_of(document).keep
-    except (msgspec.MsgspecError, UnicodeError):
-        return True

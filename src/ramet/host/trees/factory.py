@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ramet.agent.definition import Agent
 from ramet.agent.files.permissions import find_permissions
@@ -43,9 +43,6 @@ from ramet.host.trees.spill import Spill
 from ramet.spawn.ports import Decide, TreePorts
 from ramet.spawn.tree import RunTree
 from ramet.tools.run_info import RunInfo
-
-if TYPE_CHECKING:
-    pass
 
 #: Assumed context window, in tokens, of a model that does not state one.
 UNKNOWN_WINDOW = 128_000

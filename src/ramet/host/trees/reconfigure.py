@@ -86,14 +86,10 @@ async def compact(run: Run) -> bool:
 
     Raises BusyError in a turn, InvalidValue for an agent that keeps all of its conversation, BudgetExceeded.
     """
-    _check_idle(run)
+    if run.state is not State.IDLE and run.turns > 0:
+        raise BusyError(f"a turn of {run.info.path} is under way; wait for it, or interrupt it")
     if run.compaction is None:
         raise InvalidValue("compact", run.info.path, "an agent whose conversation may be compacted")
     shortened = await run.compaction.compact(run.context, trigger="manual")
     await run.context.wait_persisted()
     return shortened
-
-
-def _check_idle(run: Run) -> None:
-    if run.state is not State.IDLE and run.turns > 0:
-        raise BusyError(f"a turn of {run.info.path} is under way; wait for it, or interrupt it")
