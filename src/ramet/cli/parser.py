@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, NoReturn
 
 from ramet.cli.values import parse_folder, parse_int, parse_name, parse_number
-from ramet.cli.verbs import add_verbs
+from ramet.cli.verbs import Add, add_verbs, adder
 from ramet.core.limits import SpawnLimits
 
 _DEFAULTS = SpawnLimits()
@@ -98,25 +98,22 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", title="commands", prog=parser.prog, parser_class=Parser
     )
-    _ask(commands)
-    _agents(commands)
-    _trust(commands)
-    _config(commands)
-    _images(commands)
+    add = adder(commands, EXIT_STATUSES)
+    for add_command in (_ask, _agents, _trust, _config, _images):
+        add_command(add)
     add_verbs(commands, EXIT_STATUSES)
     return parser
 
 
-def _ask(commands: argparse._SubParsersAction[Parser]) -> None:
-    ask = commands.add_parser(
+def _ask(add: Add) -> None:
+    ask = add(
         "ask",
-        usage="ramet ask QUESTION [--dir DIR] [options]",
-        help="answer a question about a folder",
+        "QUESTION [--dir DIR] [options]",
+        "answer a question about a folder",
         description="Let agents answer a question about a folder. The answer goes to stdout, "
         "everything else to stderr.",
-        epilog=EXIT_STATUSES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        runs=True,
+        bare=True,
     )
     ask.add_argument("question", metavar="QUESTION", help="what to find out; - reads it from stdin")
     ask.add_argument("--dir", type=parse_folder, default=".", help="the folder to work in (default: this one)")
@@ -163,37 +160,33 @@ def _ask(commands: argparse._SubParsersAction[Parser]) -> None:
     )
 
 
-def _agents(commands: argparse._SubParsersAction[Parser]) -> None:
-    agents = commands.add_parser(
+def _agents(add: Add) -> None:
+    agents = add(
         "agents",
-        usage="ramet agents list|check [--dir DIR]",
-        help="list the agent types of a folder, or check its agent files",
+        "list|check [--dir DIR]",
+        "list the agent types of a folder, or check its agent files",
         description="The agent types that `ramet ask` and its agents can use in a folder.",
-        allow_abbrev=False,
+        bare=True,
     )
-    verbs = agents.add_subparsers(
-        dest="verb", metavar="VERB", title="verbs", prog=agents.prog, required=True, parser_class=Parser
-    )
+    each = adder(agents.add_subparsers(dest="verb", metavar="VERB", title="verbs", prog=agents.prog, required=True))
     for verb, text in (
         ("list", "list the agent types: where each is defined, and its purpose"),
         ("check", "list the problems of their files, as path: sentence; status 1 if there are any"),
     ):
-        verb_parser = verbs.add_parser(
-            verb, usage=f"ramet agents {verb} [options]", help=text, description=text, allow_abbrev=False
-        )
+        verb_parser = each(f"agents {verb}", "[options]", text, description=text, bare=True)
         verb_parser.add_argument("--dir", type=parse_folder, default=".", help="the folder (default: this one)")
         verb_parser.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 
-def _trust(commands: argparse._SubParsersAction[Parser]) -> None:
-    trust = commands.add_parser(
+def _trust(add: Add) -> None:
+    trust = add(
         "trust",
-        usage="ramet trust DIR [--show|--forget]",
-        help="let a folder's hooks and servers run",
+        "DIR [--show|--forget]",
+        "let a folder's hooks and servers run",
+        bare=True,
         description="Show the commands that a folder's files name (hooks, servers) and the settings of a server there "
         "(ramet.yaml), and allow them to run. "
         "Until then they are disabled. A change of them disables them again.",
-        allow_abbrev=False,
     )
     trust.add_argument("dir", type=parse_folder, metavar="DIR", help="the folder")
     choices = trust.add_mutually_exclusive_group()
@@ -201,22 +194,22 @@ def _trust(commands: argparse._SubParsersAction[Parser]) -> None:
     choices.add_argument("--forget", action="store_true", help="stop trusting the folder")
 
 
-def _config(commands: argparse._SubParsersAction[Parser]) -> None:
-    config = commands.add_parser(
+def _config(add: Add) -> None:
+    config = add(
         "config",
-        usage="ramet config [check [FILE]]",
-        help="show and check the settings of a server",
+        "[check [FILE]]",
+        "show and check the settings of a server",
         description="The settings of a server: ramet.yaml, then the environment. Without a verb they are checked.",
-        allow_abbrev=False,
+        bare=True,
     )
-    verbs = config.add_subparsers(dest="verb", metavar="VERB", title="verbs", prog=config.prog, parser_class=Parser)
+    verbs = config.add_subparsers(dest="verb", metavar="VERB", title="verbs", prog=config.prog)
     config.set_defaults(file=None, json=False)
-    check = verbs.add_parser(
-        "check",
-        usage="ramet config check [FILE] [--json]",
-        help="show each setting, its value and where it comes from; or the problems",
+    check = adder(verbs)(
+        "config check",
+        "[FILE] [--json]",
+        "show each setting, its value and where it comes from; or the problems",
         description="Show each setting, its value and where it comes from; or a line for each problem, and status 1.",
-        allow_abbrev=False,
+        bare=True,
     )
     check.add_argument(
         "file", nargs="?", type=parse_name, metavar="FILE", help="default: ramet.yaml in this folder, if any"
@@ -224,37 +217,35 @@ def _config(commands: argparse._SubParsersAction[Parser]) -> None:
     check.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 
-def _images(commands: argparse._SubParsersAction[Parser]) -> None:
-    images = commands.add_parser(
+def _images(add: Add) -> None:
+    images = add(
         "images",
-        usage="ramet images base|runtime [options]",
-        help="build the images that pods start from",
+        "base|runtime [options]",
+        "build the images that pods start from",
         description="Images for pods, built and pushed without Docker.",
-        allow_abbrev=False,
+        bare=True,
     )
-    verbs = images.add_subparsers(
-        dest="verb", metavar="VERB", title="verbs", prog=images.prog, required=True, parser_class=Parser
-    )
-    base = verbs.add_parser(
-        "base",
-        usage="ramet images base TAR --to NAME [--registry URL] [options]",
-        help="push a root file system as a base image, and print its name",
+    each = adder(images.add_subparsers(dest="verb", metavar="VERB", title="verbs", prog=images.prog, required=True))
+    base = each(
+        "images base",
+        "TAR --to NAME [--registry URL] [options]",
+        "push a root file system as a base image, and print its name",
         description="Push a tar of a root file system with Python as an image with one layer, "
         "and print its name with its digest.",
-        allow_abbrev=False,
+        bare=True,
     )
     base.add_argument(
         "tar", type=parse_name, metavar="TAR", help="plain or compressed with gzip, as mmdebstrap creates it"
     )
     base.add_argument("--to", type=parse_name, metavar="NAME", required=True, help="repository, or repository:tag")
-    runtime = verbs.add_parser(
-        "runtime",
-        usage="ramet images runtime [--base IMAGE] [--registry URL] [options]",
-        help="push an image with ramet on top of a base image with Python, and print its name",
+    runtime = each(
+        "images runtime",
+        "[--base IMAGE] [--registry URL] [options]",
+        "push an image with ramet on top of a base image with Python, and print its name",
+        bare=True,
         description="Push an image with ramet, and with the packages that its guests import, on top of a base image "
         "with Python, and print its name with its digest. An image that was pushed before is reused. The login comes "
         "from the settings registry_username and registry_password, or from Docker.",
-        allow_abbrev=False,
     )
     runtime.add_argument(
         "--base",

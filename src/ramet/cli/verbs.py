@@ -32,7 +32,7 @@ def add_verbs(commands: Commands, statuses: str) -> None:
         _add_schedule,
         _add_serve,
     ):
-        add(_adder(commands, statuses))
+        add(adder(commands, statuses))
 
 
 Add = Callable[..., argparse.ArgumentParser]
@@ -41,7 +41,9 @@ KINDS = ("intention", "decision", "output")
 WHERE = "[--dir DIR | --server WHERE]"
 
 
-def _adder(commands: Commands, statuses: str = "") -> Add:
+def adder(commands: Commands, statuses: str = "") -> Add:
+    """Return a function that adds the parser of a command, `bare` or with the options of where it works."""
+
     def add(
         verb: str,
         usage: str,
@@ -51,12 +53,13 @@ def _adder(commands: Commands, statuses: str = "") -> Add:
         runs: bool = False,
         bare: bool = False,
         anywhere: bool = False,
+        description: str = "",
     ) -> argparse.ArgumentParser:
         parser: argparse.ArgumentParser = commands.add_parser(
             verb.rpartition(" ")[2],
             usage=f"ramet {verb} {usage}".rstrip(),
             help=summary,
-            description=f"{summary[0].upper()}{summary[1:]}.{' ' if details else ''}{details}",
+            description=description or f"{summary[0].upper()}{summary[1:]}.{' ' if details else ''}{details}",
             epilog=statuses if runs else None,
             formatter_class=argparse.RawDescriptionHelpFormatter if runs else argparse.HelpFormatter,
             allow_abbrev=False,
@@ -213,7 +216,7 @@ def _add_sessions(add: Add) -> None:
     verbs = add("sessions", "list|show|rm …", "list, show or remove recorded conversations", bare=True).add_subparsers(
         dest="verb", metavar="VERB", title="verbs", prog="ramet sessions", required=True
     )
-    each = _adder(verbs)
+    each = adder(verbs)
     listing = each("sessions list", f"[--limit N] {WHERE}", "list conversations, the newest first", anywhere=True)
     listing.add_argument(
         "--limit", type=parse_int(0), default=50, metavar="N", help="maximum number (default: 50); 0: all"
@@ -283,7 +286,7 @@ def _add_schedule(add: Add) -> None:
         "schedule", "list|add|rm|pause|resume|trigger …", "manage agents that run later or repeatedly", bare=True
     )
     verbs = schedule.add_subparsers(dest="verb", metavar="VERB", title="verbs", prog="ramet schedule", required=True)
-    each = _adder(verbs)
+    each = adder(verbs)
     each("schedule list", WHERE, "list the schedules, with their next times and last results", anywhere=True)
     new = each(
         "schedule add",
