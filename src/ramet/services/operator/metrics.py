@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
 
 from ramet.disk.state_folder import JOURNAL, state_folder
-from ramet.host.observability.counters import Counts
+from ramet.host.observability.counters import Counts, Histogram
 from ramet.host.observability.loop_lag import LoopLag
 from ramet.host.retention.folder_sizes import FolderSizes
 from ramet.host.runtime import AgentRuntime
@@ -155,59 +155,35 @@ def _size(path: pathlib.Path) -> int | None:
         return None
 
 
+#: The totals of a runtime, in the order of the answer: name, meaning, field of `Counts`, and label of its values.
+_TOTALS: Final = (
+    ("ramet_runs_spawned_total", "Runs that were spawned.", "spawned", ""),
+    ("ramet_runs_resumed_total", "Runs resumed after a kill.", "resumed", ""),
+    ("ramet_runs_ended_total", "Runs that ended, by status.", "ended", "status"),
+    ("ramet_run_start_seconds", "From the spawn of a run to its first turn.", "starts", ""),
+    ("ramet_turns_total", "Turns that ended, by status.", "turns", "status"),
+    ("ramet_turn_seconds", "From a turn's start to its end.", "turn_seconds", ""),
+    ("ramet_tool_calls_total", "Tool calls that ended, by status.", "tools", "status"),
+    ("ramet_model_requests_total", "Requests to models.", "asked", ""),
+    ("ramet_model_retries_total", "Requests to models that had to be repeated.", "retried", ""),
+    ("ramet_tokens_total", "Tokens, by kind; input counts those read from a cache.", "tokens", "kind"),
+    ("ramet_spent_usd_total", "Cost of models, in US dollars.", "usd", ""),
+    ("ramet_budget_refusals_total", "Refusals of budgets, by resource.", "refused", "resource"),
+    ("ramet_spawn_refusals_total", "Spawns that were refused, by limit.", "spawn_refusals", "limit"),
+    ("ramet_gate_decisions_total", "Decisions of safety gates, by decision.", "gate", "decision"),
+    ("ramet_approvals_total", "Questions to people, by step.", "approvals", "step"),
+    ("ramet_sandboxes_started_total", "Sandboxes, by backend.", "sandboxes", "backend"),
+    ("ramet_journal_lag_seconds", "From an event to its durable record.", "lag", ""),
+)
+
+
 def _totals(counts: Counts) -> Iterator[Family]:
-    yield Family("ramet_runs_spawned_total", "counter", "Runs that were spawned.", [Sample(counts.spawned)])
-    yield Family("ramet_runs_resumed_total", "counter", "Runs resumed after a kill.", [Sample(counts.resumed)])
-    yield Family("ramet_runs_ended_total", "counter", "Runs that ended, by status.", samples_by("status", counts.ended))
-    yield Family(
-        "ramet_run_start_seconds", "histogram", "From the spawn of a run to its first turn.", buckets(counts.starts)
-    )
-    yield Family("ramet_turns_total", "counter", "Turns that ended, by status.", samples_by("status", counts.turns))
-    yield Family("ramet_turn_seconds", "histogram", "From a turn's start to its end.", buckets(counts.turn_seconds))
-    yield Family(
-        "ramet_tool_calls_total", "counter", "Tool calls that ended, by status.", samples_by("status", counts.tools)
-    )
-    yield Family("ramet_model_requests_total", "counter", "Requests to models.", [Sample(counts.asked)])
-    yield Family(
-        "ramet_model_retries_total", "counter", "Requests to models that had to be repeated.", [Sample(counts.retried)]
-    )
-    yield Family(
-        "ramet_tokens_total",
-        "counter",
-        "Tokens, by kind; input counts those read from a cache.",
-        samples_by("kind", counts.tokens),
-    )
-    yield Family("ramet_spent_usd_total", "counter", "Cost of models, in US dollars.", [Sample(counts.usd)])
-    yield Family(
-        "ramet_budget_refusals_total",
-        "counter",
-        "Refusals of budgets, by resource.",
-        samples_by("resource", counts.refused),
-    )
-    yield Family(
-        "ramet_spawn_refusals_total",
-        "counter",
-        "Spawns that were refused, by limit.",
-        samples_by("limit", counts.spawn_refusals),
-    )
-    yield Family(
-        "ramet_gate_decisions_total",
-        "counter",
-        "Decisions of safety gates, by decision.",
-        samples_by("decision", counts.gate),
-    )
-    yield Family(
-        "ramet_approvals_total", "counter", "Questions to people, by step.", samples_by("step", counts.approvals)
-    )
-    yield Family(
-        "ramet_sandboxes_started_total", "counter", "Sandboxes, by backend.", samples_by("backend", counts.sandboxes)
-    )
-    yield Family(
-        "ramet_journal_lag_seconds",
-        "histogram",
-        "From an event to its durable record.",
-        buckets(counts.lag),
-    )
+    for name, meaning, field, label in _TOTALS:
+        total = getattr(counts, field)
+        if isinstance(total, Histogram):
+            yield Family(name, "histogram", meaning, buckets(total))
+        else:
+            yield Family(name, "counter", meaning, samples_by(label, total) if label else [Sample(total)])
 
 
 def _http(requests: Requests) -> Iterator[Family]:
