@@ -76,7 +76,6 @@ RECURRING = {
     "dispatch": "starting what is due",
     "documents": "documents of a store",
     "errors": "errors of one layer",
-    "events": "events of a tree",
     "files": "files of one component",
     "gates": "gates: what is closed, tried, or decides",
     "gc": "garbage collection",

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from ramet.cli.operate.logs import LONGEST_PAUSE_S, with_pauses
-from ramet.cli.render.events import line_of
+from ramet.cli.render.progress import line_of
 from ramet.cli.render.tree_model import TreeModel
 from ramet.concurrency.clock import FakeClock
 from ramet.core.events import Event, MailPushed, MessageRecorded, RunResumed

@@ -5,21 +5,24 @@ from __future__ import annotations
 import json
 import sys
 from argparse import Namespace
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
 
 from ramet.agent.definition import Agent
+from ramet.agent.files.bounded_read import Unreadable
 from ramet.agent.files.definitions import Definitions
 from ramet.agent.files.search_paths import Problem
-from ramet.cli.commands.permissions import show_permissions
 from ramet.cli.paths import display_path
-from ramet.cli.project import load
+from ramet.cli.project import load, permissions
 from ramet.cli.render.console import console
 from ramet.cli.render.formatting import count
 from ramet.cli.render.sanitize import one_line, sanitize
+from ramet.core.errors import InvalidValue
+from ramet.core.policy.permissions import Permissions
 
 
 def agents(options: Namespace) -> int:
@@ -28,7 +31,7 @@ def agents(options: Namespace) -> int:
     out, err = console(sys.stdout), console(sys.stderr)
     if options.verb == "check":
         status = _check(definitions, out, err, as_json=options.json)
-        return max(status, show_permissions(options.dir, out, as_json=options.json))
+        return max(status, _show_permissions(options.dir, out, as_json=options.json))
     if options.json:
         for agent in definitions.values():
             print(json.dumps(_as_data(agent), ensure_ascii=True))
@@ -69,6 +72,41 @@ def _check(definitions: Definitions, out: Console, err: Console, *, as_json: boo
         summary = f"{count(len(definitions), 'agent type')}, {count(len(definitions.problems), 'problem')}"
         err.print(Text(summary, "dim"), soft_wrap=True)
     return 1 if definitions.problems else 0
+
+
+class _Rule(NamedTuple):
+    list: str
+    rule: str
+    source: str
+    holds: bool
+
+
+def _show_permissions(folder: Path, out: Console, *, as_json: bool) -> int:
+    """Print every rule with its list and its file; return status 1 if the settings cannot be understood."""
+    try:
+        loaded = permissions(folder)
+    except (Unreadable, InvalidValue) as problem:
+        sentence = str(problem)
+        if as_json:
+            print(json.dumps({"kind": "problem", "path": None, "sentence": sentence}))
+        else:
+            out.print(Text(one_line(sentence, 2_000)), soft_wrap=True)
+        return 1
+    lines = [*_rules(loaded.active, holds=True), *_rules(loaded.pending, holds=False)]
+    for each in lines:
+        if as_json:
+            print(json.dumps({"kind": "permission", **each._asdict()}))
+        else:
+            waits = "" if each.holds else "  (waits for trust: ramet trust DIR)"
+            out.print(Text(one_line(f"{each.list:<5}  {each.rule}  {each.source}{waits}", 2_000)), soft_wrap=True)
+    return 0
+
+
+def _rules(loaded: Permissions, *, holds: bool) -> Iterator[_Rule]:
+    for rule in loaded.rules:
+        yield _Rule(rule.effect, rule.text, rule.source, holds)
+    for mode in loaded.modes:
+        yield _Rule("mode", mode.mode, mode.source, holds)
 
 
 def _sentence(remark: Problem, kind: str) -> str:

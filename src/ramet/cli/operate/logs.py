@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ramet.cli.errors import print_error
 from ramet.cli.render.console import console
-from ramet.cli.render.events import line_of
+from ramet.cli.render.progress import line_of
 from ramet.cli.render.tree_model import TreeModel
 from ramet.cli.sources.choose import full_id, source_of
 from ramet.concurrency.clock import Clock, SystemClock
