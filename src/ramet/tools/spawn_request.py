@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from ramet.core.arguments import KnownFields, check_callable, check_instance, check_text
 from ramet.core.budget import NO_LIMITS, Limits
@@ -15,10 +15,6 @@ from ramet.core.ids import CallId, Path, RunId, checked_name
 from ramet.core.outcome import Result
 from ramet.core.policy.policy import Policy
 from ramet.tools.run_info import StopReceipt
-
-if TYPE_CHECKING:
-    pass
-
 
 Mode = Literal["fresh", "fork"]
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ramet.core.budget import RESOURCES, Amount, Budget, Hold
 from ramet.core.errors import InvalidValue
 from ramet.spawn.birth.plan import Plan
 from ramet.spawn.run.run import Run
-
-if TYPE_CHECKING:
-    pass
 
 
 class ChildBudget(NamedTuple):
