@@ -1,6 +1,7 @@
 """The conversion of a definition to data and back, for the journal.
 
-An object that only a process can hold is named, and must be supplied again.
+An object that only a process can hold is named, and must be supplied again. So is a policy with values of variables or
+secrets in a step of a composition. A composition is its shape, and its steps as recipes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,9 @@ from typing import Any
 
 import msgspec
 
+from ramet.agent.composition.chain import Chain
+from ramet.agent.composition.graph import Graph, Node, Route
+from ramet.agent.composition.parallel import Parallel
 from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
 from ramet.agent.typed.from_schema import hint_of
@@ -18,10 +22,9 @@ from ramet.agent.typed.schema import Types
 from ramet.agent.typed.to_schema import schema_of
 from ramet.core.agent_ref import AgentRef
 from ramet.core.budget import Limits
-from ramet.core.errors import DefinitionMissing, InvalidValue
-from ramet.core.policy.policy import to_public_dict
+from ramet.core.errors import Bug, DefinitionMissing, InvalidValue
+from ramet.core.policy.policy import Policy, from_json, to_public_dict
 from ramet.core.recipe import capability
-from ramet.host.serialize import compositions
 from ramet.host.serialize.references import reference_of, resolve
 from ramet.models.resolve import model_name
 from ramet.spawn.grants import PackedFunction
@@ -31,6 +34,7 @@ _PLAIN = (
     *("initial_prompt", "setup", "concludes", "cache_ttl_seconds"),
 )
 _NAMES = ("disallowed_tools", "skills", "source_modules")
+DecodeStep = Callable[[Mapping[str, Any]], Agent]  #: returns the agent of a step's recipe
 
 
 def recipe(agent: Agent) -> dict[str, Any]:
@@ -103,7 +107,7 @@ def agent_of(data: Mapping[str, Any], *, agents: Mapping[str, Agent], model: Cal
 
 def _encode_function(function: Any) -> dict[str, Any]:
     if isinstance(function, Composition):
-        return {"@composition": compositions.encode(function, recipe, _encode_function)}
+        return {"@composition": _encode_composition(function)}
     if isinstance(function, PackedFunction):
         return {"@capsule": function.__name__}
     try:
@@ -112,15 +116,13 @@ def _encode_function(function: Any) -> dict[str, Any]:
         return {"@object": getattr(function, "__qualname__", repr(function))[:200]}
 
 
-def _decode_function(
-    data: Mapping[str, Any], supplied: Agent | None, step: Callable[[Mapping[str, Any]], Agent]
-) -> Callable[..., Any]:
+def _decode_function(data: Mapping[str, Any], supplied: Agent | None, step: DecodeStep) -> Callable[..., Any]:
     if "@reference" in data:
         return resolve(data["@reference"])
     if supplied is not None and supplied.function is not None:
         return supplied.function
     if "@composition" in data:
-        return compositions.decode(data["@composition"], step, lambda each: _decode_function(each, None, step))
+        return _decode_composition(data["@composition"], step)
     name = data.get("@capsule") or data.get("@object") or "?"
 
     def missing(*_: Any, **__: Any) -> Any:
@@ -157,3 +159,93 @@ def _is_plain(value: Any) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+def _encode_composition(composition: Composition) -> dict[str, Any]:
+    match composition:
+        case Chain(steps):
+            return {"kind": "chain", "steps": [_encode_step(each) for each in steps]}
+        case Parallel(branches, for_each, max_parallel, on_failure):
+            return {
+                "kind": "parallel",
+                "steps": [_encode_step(each) for each in branches],
+                "for_each": for_each,
+                "max_parallel": max_parallel,
+                "on_failure": on_failure,
+            }
+        case Graph():
+            return {
+                "kind": "graph",
+                "name": composition.name,
+                "nodes": [
+                    {"name": name, "step": _encode_step(node.agent), "input": node.input, "output": node.output}
+                    for name, node in composition.nodes.items()
+                ],
+                "edges": {source: _encode_edge(edge) for source, edge in composition.edges.items()},
+                "max_steps": composition.max_steps,
+                "keys": list(composition.keys),
+                "reducers": {key: _encode_function(function) for key, function in composition.reducers.items()},
+            }
+    raise Bug(f"a composition of an unknown kind: {type(composition).__qualname__}")
+
+
+def _decode_composition(data: Mapping[str, Any], step: DecodeStep) -> Composition:
+    """Return the rebuilt composition. Raises DefinitionMissing for a part that was not written, or is not found."""
+    match data["kind"]:
+        case "chain":
+            return Chain(tuple(_decode_step(each, step) for each in data["steps"]))
+        case "parallel":
+            steps = tuple(_decode_step(each, step) for each in data["steps"])
+            return Parallel(steps, data["for_each"], data["max_parallel"], data["on_failure"])
+        case "graph":
+            nodes = {
+                each["name"]: Node(each["name"], _decode_step(each["step"], step), each["input"], each["output"])
+                for each in data["nodes"]
+            }
+            edges = {source: _decode_edge(edge, step) for source, edge in data["edges"].items()}
+            reducers = {key: _decode_function(each, None, step) for key, each in data["reducers"].items()}
+            return Graph(data["name"], nodes, edges, data["max_steps"], tuple(data["keys"]), reducers)
+    raise DefinitionMissing("composition of kind", str(data["kind"]))
+
+
+def _encode_step(agent: Agent) -> dict[str, Any]:
+    data: dict[str, Any] = {"agent": recipe(agent)}
+    if agent.isolation is not None:
+        data["isolation"] = agent.isolation
+    if agent.policy is not None:
+        data["policy"] = msgspec.to_builtins(agent.policy) if _is_open(agent.policy) else {"@object": agent.name}
+    objects = [each.name for each in agent.tool_entries or () if not isinstance(each, str)]
+    return data | ({"tools": objects} if objects else {})
+
+
+def _decode_step(data: Mapping[str, Any], step: DecodeStep) -> Agent:
+    agent, policy = step(data["agent"]), data.get("policy")
+    if isinstance(policy, Mapping) and "@object" in policy:
+        raise DefinitionMissing("policy of", policy["@object"])
+    tools_by_name = {each if isinstance(each, str) else each.name: each for each in agent.tool_entries or ()}
+    for name in data.get("tools", ()):
+        if isinstance(tools_by_name.get(name, name), str):
+            raise DefinitionMissing("tool", f"{name} of {agent.name}")
+    return agent.replace(
+        isolation=data.get("isolation"), policy=from_json(policy) if policy is not None else agent.policy
+    )
+
+
+def _is_open(policy: Policy) -> bool:
+    """Return whether a policy may be written openly: it has names of variables and secrets, and no value of one."""
+    secrets = policy.secrets.values() if isinstance(policy.secrets, Mapping) else ()
+    return not policy.env_vars and all(value is None for value in secrets)
+
+
+def _encode_edge(edge: str | Route) -> Any:
+    if isinstance(edge, str):
+        return edge
+    targets = None if edge.targets is None else [[answer, target] for answer, target in edge.targets.items()]
+    return {"route": _encode_function(edge.function), "targets": targets}
+
+
+def _decode_edge(edge: Any, step: DecodeStep) -> str | Route:
+    if isinstance(edge, str):
+        return edge
+    targets = edge["targets"]
+    return Route(_decode_function(edge["route"], None, step), None if targets is None else dict(targets))
