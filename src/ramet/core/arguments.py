@@ -18,6 +18,15 @@ def check_instance(field: str, value: object, kind: type | tuple[type, ...], acc
         raise InvalidValue(field, value, accepted)
 
 
+def is_unicode(text: str) -> bool:
+    """Return whether UTF-8 can hold a text: it has no half of a pair of surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def check_text(field: str, value: object) -> None:
     """Raise InvalidValue if `value` is not a text."""
     check_instance(field, value, str, "text")

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
+from ramet.core.arguments import is_unicode
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name
 from ramet.core.policy.capabilities import Capability, sort_key
@@ -219,6 +220,6 @@ def _list(value: object, path: str) -> list[Any]:
 def _text(value: object, path: str) -> str:
     if not isinstance(value, str):
         raise InvalidValue(path, value, "text")
-    if "\0" in value or any("\ud800" <= each <= "\udfff" for each in value):
+    if "\0" in value or not is_unicode(value):
         raise InvalidValue(path, value, "text that can be written as UTF-8, without NUL")
     return value

@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import isfinite
 from typing import Any
 
+from ramet.core.arguments import is_unicode
 from ramet.core.errors import InvalidValue
 
 MAX_INT = 2**53
@@ -54,14 +55,10 @@ def plain_parts(values: dict[Any, Any], path: str, dropped_paths: list[str]) -> 
 
 def clean_text(text: str) -> str:
     """Return `text` with invalid Unicode (lone surrogates, for example from cut emoji) replaced by U+FFFD."""
-    if text.isascii():
+    if text.isascii() or is_unicode(text):
         return text
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        # Matching surrogates are joined first: "\ud83d\ude00" is one character spelled as two.
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
-    return text
+    # Matching surrogates are joined first: "\ud83d\ude00" is one character spelled as two.
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def sanitize(value: Any, depth: int = 0) -> Any:
@@ -87,10 +84,8 @@ def _key(key: object, path: str) -> str:
 
 
 def _check_text(text: str, path: str) -> None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        raise InvalidValue(path, text[:100].encode("ascii", "backslashreplace").decode(), "Unicode text") from None
+    if not is_unicode(text):
+        raise InvalidValue(path, text[:100].encode("ascii", "backslashreplace").decode(), "Unicode text")
 
 
 def _exact(value: Any, path: str) -> str | int | float:

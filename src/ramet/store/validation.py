@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ramet.core.arguments import is_unicode
 from ramet.core.errors import InvalidValue
 from ramet.store.contract import DocumentWrite, Entry
 
@@ -20,10 +21,8 @@ def checked_name(field: str, value: object) -> str:
     """
     if not isinstance(value, str) or len(value) > MOST_NAME or "\0" in value:
         raise InvalidValue(field, value, f"text of at most {MOST_NAME} characters, without NUL")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidValue(field, value, "text that UTF-8 can hold (no half of a pair of surrogates)") from None
+    if not is_unicode(value):
+        raise InvalidValue(field, value, "text that UTF-8 can hold (no half of a pair of surrogates)")
     return value
 
 

@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from ramet.core.addresses import address_of, objection
+from ramet.core.arguments import is_unicode
 from ramet.core.errors import InvalidValue
 
 MAX_ENTRIES = 256  #: of any list: a guest writes the entries, and each is compared with its parent's
@@ -125,7 +126,7 @@ def variable_values(field: str, entries: object) -> dict[str, str]:
     values = _mapping(field, entries, "names of variables with their values")
     for name, value in values.items():
         _variable(field, name)
-        if not isinstance(value, str) or "\0" in value or not _is_utf8(value):
+        if not isinstance(value, str) or "\0" in value or not is_unicode(value):
             raise InvalidValue(field, f"{name}={_redact(value)}", "text without NUL")
     if sum(len(name) + len(value.encode()) for name, value in values.items()) > MAX_ENV_BYTES:
         raise InvalidValue(field, f"{len(values)} variables", f"at most {MAX_ENV_BYTES} bytes together")
@@ -145,7 +146,7 @@ def secrets(field: str, entries: object) -> dict[str, str | None]:
             raise InvalidValue(
                 field, _redact(name), "file names of at most 128 letters, digits, '_', '-' and '.', no '.' first"
             )
-        if value is not None and (not isinstance(value, str) or not value or not _is_utf8(value)):
+        if value is not None and (not isinstance(value, str) or not value or not is_unicode(value)):
             raise InvalidValue(field, f"{name}={_redact(value)}", "text that is not empty, or None: the parent's")
     if sum(len(value.encode()) for value in values.values() if value is not None) > MAX_SECRET_BYTES:
         raise InvalidValue(field, f"{len(values)} secrets", f"at most {MAX_SECRET_BYTES} bytes together")
@@ -213,7 +214,7 @@ def _mount(field: str, text: str) -> str:
     path = "/" + "/".join(parts)
     if (
         not text.startswith("/")
-        or not _is_utf8(text)
+        or not is_unicode(text)
         or len(text.encode()) > MAX_PATH_BYTES
         or any(part == ".." or part.startswith("~") or len(part.encode()) > MAX_NAME_BYTES for part in parts)
         or _CONTROL.search(text)
@@ -256,14 +257,6 @@ def _mapping(field: str, entries: object, accepted: str) -> dict[Any, Any]:
     if len(entries) > MAX_ENTRIES:
         raise InvalidValue(field, f"{len(entries)} entries", f"at most {MAX_ENTRIES}")
     return dict(entries)
-
-
-def _is_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _redact(value: object) -> str:

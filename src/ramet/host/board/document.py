@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from ramet.core.arguments import is_unicode
 from ramet.core.errors import Damaged, InvalidValue, Unknown
 from ramet.tools.agents.board import Owner, Status, Task, TaskRefused
 
@@ -127,7 +128,7 @@ def checked_subject(text: str) -> str:
 
 
 def checked_description(text: str) -> str:
-    if not isinstance(text, str) or len(text) > MAX_DESCRIPTION or not _is_unicode(text):
+    if not isinstance(text, str) or len(text) > MAX_DESCRIPTION or not is_unicode(text):
         raise InvalidValue("description", text, f"text of at most {MAX_DESCRIPTION} characters")
     return text
 
@@ -144,11 +145,3 @@ def note(row: Row, metadata: Mapping[str, Any] | None) -> None:
     if len(data) > MAX_METADATA:
         raise InvalidValue("metadata", f"{len(data)} bytes", f"at most {MAX_METADATA}")
     row.metadata = decoded
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ramet.agent.definition import Agent
+from ramet.core.arguments import is_unicode
 from ramet.core.budget import Limits
 from ramet.core.errors import DefinitionMissing, InvalidValue, Unknown
 from ramet.core.policy import policy as policies
@@ -91,7 +92,7 @@ def plain(field: str, value: Any, _depth: int = 0) -> Any:
     elif not (
         (type(value) is int and -(2**63) <= value < 2**63)
         or (type(value) is float and math.isfinite(value))
-        or (type(value) is str and _is_unicode(value))
+        or (type(value) is str and is_unicode(value))
     ):
         raise InvalidValue(field, value, _PLAIN)
     return value
@@ -117,14 +118,6 @@ def checked_policy(policy: object) -> Policy | None:
         accepted = "none: a schedule does not store values; allowed_env_vars takes them from the kernel's environment"
         raise InvalidValue("policy.env_vars", sorted(policy.env_vars), accepted)
     return policy
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # half of a pair of surrogates
-        return False
-    return True
 
 
 def _fields_of(agent: Agent) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TypeGuard
 
+from ramet.core.arguments import is_unicode
 from ramet.core.errors import InvalidValue
 
 MOST_KEY = 1_024  #: characters of a key, and of an entry's name
@@ -80,10 +81,4 @@ def display_key(cell_key: str) -> str:
 
 
 def _is_text(value: object, limit: int) -> TypeGuard[str]:
-    if not isinstance(value, str) or not 0 < len(value) <= limit or "\0" in value:
-        return False
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return isinstance(value, str) and 0 < len(value) <= limit and "\0" not in value and is_unicode(value)

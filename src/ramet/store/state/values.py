@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ramet.core.arguments import is_unicode
 from ramet.core.errors import InvalidValue, RametError
 
 MOST_DEPTH: Final = 100  #: levels of nested lists and dicts
@@ -149,11 +150,8 @@ class _JsonValidator:
 
     def _text(self, text: str) -> None:
         self._remaining_bytes -= len(text)
-        if not text.isascii():
-            try:
-                text.encode()
-            except UnicodeEncodeError:
-                raise self._refusal(text, "text that UTF-8 can hold (no half of a pair of surrogates)") from None
+        if not text.isascii() and not is_unicode(text):
+            raise self._refusal(text, "text that UTF-8 can hold (no half of a pair of surrogates)")
 
     def _refusal(self, value: object, expected: str) -> InvalidValue:
         path = "".join(

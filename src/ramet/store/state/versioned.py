@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from ramet.concurrency.clock import Clock, SystemClock
+from ramet.core.arguments import is_unicode
 from ramet.core.errors import InvalidValue
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
@@ -245,7 +246,5 @@ def _check_choice(field: str, value: object, known: tuple[str, ...]) -> None:
 def _text(field: str, value: object) -> None:
     if not isinstance(value, str) or len(value) > 10_000:
         raise InvalidValue(field, value, "text of at most 10,000 characters")
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise InvalidValue(field, value, "text that UTF-8 can hold") from None
+    if not is_unicode(value):
+        raise InvalidValue(field, value, "text that UTF-8 can hold")

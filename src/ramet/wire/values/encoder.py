@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
+from ramet.core.arguments import is_unicode
 from ramet.core.errors import NotShippable
 from ramet.wire.values.annotations import is_namedtuple, is_pydantic, type_name
 from ramet.wire.values.encoding_hints import remedy
@@ -122,7 +123,7 @@ class Writer:
     # ---- scalars
 
     def _text(self, value: str) -> Any:
-        if self._careful and not _is_unicode(value):
+        if self._careful and not is_unicode(value):
             return self._part("@str", value.encode("utf-8", "surrogatepass"))
         return value
 
@@ -163,7 +164,7 @@ class Writer:
         return out
 
     def _dict(self, value: dict[Any, Any]) -> dict[str, Any]:
-        if not set(map(type, value)) <= {str} or (self._careful and not all(map(_is_unicode, value))):
+        if not set(map(type, value)) <= {str} or (self._careful and not all(map(is_unicode, value))):
             return self._map(value)
         self._enter(value)
         out = {"@" + name if name[:1] == "@" else name: item for name, item in value.items()}
@@ -300,11 +301,3 @@ def _fields_of(kind: Any) -> tuple[str, tuple[str, ...]]:
 def _is_numpy_scalar(value: Any) -> bool:
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.generic)
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
