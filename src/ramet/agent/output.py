@@ -146,16 +146,12 @@ class _TypeForm:
         except RecursionError:
             raise DoesNotFit("it is nested too deeply") from None
         except DoesNotFitType as refusal:
-            lines = [f"{_json_path(each.path)}: {each.message}" for each in refusal.problems[:10]]
+            lines = [f"{each.path_below('$')}: {each.message}" for each in refusal.problems[:10]]
             more = len(refusal.problems) - len(lines) + refusal.more
             raise DoesNotFit("; ".join([*lines, f"and {more} more"] if more else lines)) from None
 
     def data(self, value: Any) -> Any:
         return self._adapter.dump_python(value, mode="json")
-
-
-def _json_path(steps: tuple[int | str, ...]) -> str:
-    return "$" + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in steps)
 
 
 def _candidates(text: str) -> Iterator[Any]:

@@ -1,18 +1,18 @@
 """JSON schemas from outside: validated on creation, self-contained, and never fetched.
 
 Their patterns are matched without backtracking (`ramet.agent.schemas.patterns`), and the steps of every check are
-counted (`ramet.agent.schemas.work_budget`): no schema and no answer can keep the host busy.
+counted (`ramet.agent.schemas.work_budget`), since each level can double the work: no schema and no answer can keep the
+host busy.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ramet.agent.schemas import counted_checks
 from ramet.agent.schemas.patterns import Patterns
-from ramet.agent.schemas.work_budget import TooManySteps, count_steps
+from ramet.agent.schemas.work_budget import TooManySteps, count_steps, spend_steps
 from ramet.core.errors import InvalidValue
 
 if TYPE_CHECKING:
@@ -26,6 +26,15 @@ _MAPS_OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "defin
 _DATA_KEYWORDS = frozenset({"enum", "const", "default", "examples"})
 #: Values to try every schema on: an endless self-reference shows on one of them.
 _PROBES: tuple[Any, ...] = (None, {}, [], "", 0)
+_UNIT = 64  #: characters, items or names that cost about one step
+#: Keywords whose values are compared as text, to the end.
+_COMPARED_KEYWORDS = frozenset({"enum", "const", "required", "dependentRequired", "dependencies"})
+#: Keywords that jsonschema evaluates by an uncounted walk of the schema, with a list of all names or places at each
+#: step.
+_UNCOUNTED_KEYWORDS = {
+    "unevaluatedProperties": "additionalProperties, with all properties in the same schema",
+    "unevaluatedItems": "items, with all prefixItems in the same schema",
+}
 
 
 class JsonSchema:
@@ -54,7 +63,9 @@ class JsonSchema:
             no_formats = jsonschema.FormatChecker(formats=())
             dialect.check_schema(schema, format_checker=no_formats)  # type: ignore[call-arg]  # of every dialect
             for subschema in _subschemas(schema):
-                counted_checks.check(subschema)
+                for keyword, accepted in _UNCOUNTED_KEYWORDS.items():
+                    if keyword in subschema:
+                        raise InvalidValue(f"output.{keyword}", subschema[keyword], accepted)
                 if subschema is not schema and isinstance(subschema.get("$schema"), str):
                     raise InvalidValue("output.$schema", subschema["$schema"], "one dialect, named at the root")
             registry: referencing.Registry[Any] = referencing.Registry()
@@ -64,7 +75,7 @@ class JsonSchema:
                     raise InvalidValue(f"output.{keyword}", target, "references within the schema ('#/…') only")
                 resolver.lookup(target)
             self.schema = schema
-            validators = counted_checks.counting_validator(patterns.linear_validator(dialect))
+            validators = _counting_validator(patterns.linear_validator(dialect))
             # jsonschema would continue with its own validators at each schema with a dialect.
             plain = {keyword: value for keyword, value in schema.items() if keyword != "$schema"}
             self._validator: Validator = validators(plain, registry=registry)
@@ -138,3 +149,56 @@ def _pointers(schema: Any, *, root: bool = False) -> Iterator[tuple[str, str]]:
                 yield from _pointers(each)
         elif key not in _DATA_KEYWORDS:
             yield from _pointers(value)
+
+
+def _counting_validator(dialect: Any) -> Any:
+    """Return a validator class of a dialect that counts each keyword, and compares items in linear time."""
+    from jsonschema.validators import extend
+
+    keywords = {**dialect.VALIDATORS, "uniqueItems": _unique_items}
+    wrapped_checks = {keyword: _wrap_check(keyword, function) for keyword, function in keywords.items()}
+    return extend(dialect, wrapped_checks)  # type: ignore[no-untyped-call]  # of jsonschema
+
+
+def _wrap_check(keyword: str, function: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+    def run_check(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[Any]:
+        compared_text = json.dumps(value) if keyword in _COMPARED_KEYWORDS else value
+        spend_steps(1 + _cost(compared_text) + _cost(instance))
+        if keyword == "contains" and isinstance(instance, list):
+            spend_steps(len(instance))  # each item has a validator of its own
+        for error in function(validator, value, instance, schema) or ():
+            spend_steps(1 + len(error.message) // _UNIT)  # a message quotes the value
+            yield error
+
+    return run_check
+
+
+def _cost(value: Any) -> int:
+    """Return the steps of one pass through a text, a list or the names of an object."""
+    return len(value) // _UNIT if isinstance(value, str | list | dict) else 0
+
+
+def _unique_items(validator: Any, unique: Any, instance: Any, schema: Any) -> Iterator[Any]:
+    from jsonschema import ValidationError
+
+    if not unique or not validator.is_type(instance, "array"):
+        return
+    known_texts = set[str]()
+    for item in instance:
+        text = json.dumps(_numbers(item), sort_keys=True)
+        spend_steps(1 + len(text) // _UNIT)
+        if text in known_texts:
+            yield ValidationError(f"the items are not unique: {text[:100]} occurs twice")
+            return
+        known_texts.add(text)
+
+
+def _numbers(value: Any) -> Any:
+    """Return a value with one notation per number: JSON does not distinguish integers from other numbers."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_numbers(each) for each in value]
+    if isinstance(value, dict):
+        return {name: _numbers(each) for name, each in value.items()}
+    return value

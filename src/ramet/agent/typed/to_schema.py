@@ -134,12 +134,8 @@ class _Writer:
             field = self.schema(hints[each.name], f"{path}.{each.name}", enclosing)
             if each.default is not dataclasses.MISSING:
                 field = {**field, "default": as_data(each.default, f"{path}.{each.name}")}
-            elif isinstance(each.default_factory, Default):
-                field = {**field, "default": each.default_factory.data}
             elif each.default_factory is not dataclasses.MISSING:
-                if each.default_factory not in (list, dict, set, tuple):
-                    raise InvalidValue(f"{path}.{each.name}", each.default_factory, "a default that is data")
-                field = {**field, "default": {} if each.default_factory is dict else []}
+                field = {**field, "default": _data_from_factory(each.default_factory, f"{path}.{each.name}")}
             fields[each.name] = field
         return fields
 
@@ -156,16 +152,21 @@ class _Writer:
             if each.metadata:
                 raise InvalidValue(field_path, each.metadata, "a field without constraints: they would be lost")
             field = self.schema(each.annotation, field_path, enclosing)
-            if isinstance(each.default_factory, Default):
-                field = {**field, "default": each.default_factory.data}
-            elif each.default_factory is not None:
-                if each.default_factory not in (list, dict, set, tuple):
-                    raise InvalidValue(field_path, each.default_factory, "a default that is data")
-                field = {**field, "default": {} if each.default_factory is dict else []}
+            if each.default_factory is not None:
+                field = {**field, "default": _data_from_factory(each.default_factory, field_path)}
             elif not each.is_required():
                 field = {**field, "default": as_data(each.default, field_path)}
             fields[name] = field
         return fields
+
+
+def _data_from_factory(factory: Any, path: str) -> Any:
+    """Return the default of a field that a factory creates, as data."""
+    if isinstance(factory, Default):
+        return factory.data
+    if factory not in (list, dict, set, tuple):
+        raise InvalidValue(path, factory, "a default that is data")
+    return {} if factory is dict else []
 
 
 def _is_model(kind: type) -> bool:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import json
 import typing
+from collections.abc import Iterator
 from typing import Any
 
 from ramet.agent.schemas.work_budget import TooManySteps, count_steps, spend_steps
@@ -46,18 +48,24 @@ def _value(hint: Any, data: Any) -> Any:
     return _validation(hint).validate_data(data, json.dumps(data, allow_nan=False))
 
 
-def decode_value(hint: Any, value: Any, path: str) -> Any:
-    """Return JSON data as a value of a type. Raises InvalidValue, with the place in the value, if it does not fit."""
+@contextlib.contextmanager
+def _report_misfits(path: str, value: Any, accepted: str) -> Iterator[None]:
+    """Raise InvalidValue, with the place in the value, for an error inside."""
     try:
-        return _value(hint, value)
+        yield
     except TooManySteps as problem:
         raise InvalidValue(path, value, f"a value whose check is less work: {problem}") from None
     except DoesNotFitType as refusal:
         first = refusal.problems[0]
-        value_path = path + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first.path)
-        raise InvalidValue(value_path, value, first.message) from None
+        raise InvalidValue(first.path_below(path), value, first.message) from None
     except (TypeError, ValueError, RecursionError) as problem:
-        raise InvalidValue(path, value, f"JSON data: {problem}") from None
+        raise InvalidValue(path, value, f"{accepted}: {problem}") from None
+
+
+def decode_value(hint: Any, value: Any, path: str) -> Any:
+    """Return JSON data as a value of a type. Raises InvalidValue, with the place in the value, if it does not fit."""
+    with _report_misfits(path, value, "JSON data"):
+        return _value(hint, value)
 
 
 class Default:
@@ -109,20 +117,16 @@ def encode_argument(hint: Any, value: Any, path: str) -> Any:
     """Return a caller's value for a type, as JSON data. Raises InvalidValue if it does not fit the type."""
     import pydantic
 
+    accepted = "a value that can be written as JSON"
     try:
-        validation = _validation(hint)
-        with count_steps():
-            data: Any = validation.adapter.dump_python(validation.validate_value(value), mode="json")
-        json.dumps(data, allow_nan=False)
-        return data
-    except TooManySteps as problem:
-        raise InvalidValue(path, value, f"a value whose check is less work: {problem}") from None
-    except DoesNotFitType as refusal:
-        first = refusal.problems[0]
-        value_path = path + "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first.path)
-        raise InvalidValue(value_path, value, first.message) from None
-    except (TypeError, ValueError, RecursionError, pydantic.PydanticUserError) as problem:
-        raise InvalidValue(path, value, f"a value that can be written as JSON: {problem}") from None
+        with _report_misfits(path, value, accepted):
+            validation = _validation(hint)
+            with count_steps():
+                data: Any = validation.adapter.dump_python(validation.validate_value(value), mode="json")
+            json.dumps(data, allow_nan=False)
+            return data
+    except pydantic.PydanticUserError as problem:
+        raise InvalidValue(path, value, f"{accepted}: {problem}") from None
 
 
 def as_data(value: Any, path: str) -> Any:
