@@ -118,11 +118,6 @@ def decode(data: Mapping[str, Any]) -> BaseMessage:
     return message
 
 
-def unencodable_paths(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the paths of the parts that `encode` dropped: in response_metadata, or a tool's artifact."""
-    return tuple(data.get("dropped", ()))
-
-
 def input_bound(
     messages: Iterable[BaseMessage], tool_schemas_bytes: int = 0, *, image_tokens: int = IMAGE_TOKENS
 ) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -12,9 +12,11 @@ from ramet.wire.guest_protocol.guest_to_host import FromGuest, GuestMessage
 from ramet.wire.guest_protocol.host_to_guest import FromHost, HostMessage
 from ramet.wire.values.json_object import pause_gc
 
+M = TypeVar("M")
+
 _encoder = msgspec.json.Encoder()
-_guest_decoder = msgspec.json.Decoder(FromGuest)
-_host_decoder = msgspec.json.Decoder(FromHost)
+_guest_decoder: msgspec.json.Decoder[GuestMessage] = msgspec.json.Decoder(FromGuest)
+_host_decoder: msgspec.json.Decoder[HostMessage] = msgspec.json.Decoder(FromHost)
 
 
 def encode(message: Struct) -> bytes:
@@ -29,17 +31,15 @@ def raw(data: Any) -> msgspec.Raw:
 
 def from_guest(control: bytes) -> GuestMessage:
     """Return a guest's message. Raises ProtocolError if the message is unknown or malformed."""
-    message: GuestMessage = _decode(_guest_decoder, control)
-    return message
+    return _decode(_guest_decoder, control)
 
 
 def from_host(control: bytes) -> HostMessage:
     """Return a host's message. Raises ProtocolError if the message is unknown or malformed."""
-    message: HostMessage = _decode(_host_decoder, control)
-    return message
+    return _decode(_host_decoder, control)
 
 
-def _decode(decoder: msgspec.json.Decoder[Any], control: bytes) -> Any:
+def _decode(decoder: msgspec.json.Decoder[M], control: bytes) -> M:
     try:
         with pause_gc(len(control)):
             return decoder.decode(control)

@@ -9,8 +9,9 @@ import enum
 import math
 import pathlib
 import sys
+import types
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
@@ -19,7 +20,6 @@ from msgspec import Struct
 from ramet.core.arguments import is_unicode
 from ramet.core.errors import NotShippable
 from ramet.wire.values.annotations import is_namedtuple, is_pydantic, type_name
-from ramet.wire.values.encoding_hints import remedy
 from ramet.wire.values.validators import safe_repr
 
 #: Maximum levels of JSON, on both sides of a channel.
@@ -45,8 +45,7 @@ _KEYS: Final = (
     uuid.UUID,
     type(None),
 )
-
-
+_VALUES: Final = "return JSON types, bytes, dates, dataclasses, pydantic models or numpy arrays"
 #: The remedy in errors about values that are too large.
 TOO_LARGE_REMEDY: Final = (
     "return less, write it to a file in the working directory, or raise max_output_bytes in the policy"
@@ -89,7 +88,7 @@ class Writer:
         return NotShippable(
             self.path,
             reason or f"its type is {type_name(type(value))}",
-            do or remedy(value),
+            do or _remedy(value),
         )
 
     @property
@@ -301,3 +300,27 @@ def _fields_of(kind: Any) -> tuple[str, tuple[str, ...]]:
 def _is_numpy_scalar(value: Any) -> bool:
     numpy = sys.modules.get("numpy")
     return numpy is not None and isinstance(value, numpy.generic)
+
+
+def _remedy(value: Any) -> str:
+    """Return a remedy for a value that is not data."""
+    if isinstance(value, types.CoroutineType):
+        return "await it and return what it gives"
+    if isinstance(value, Iterator):
+        return "return list(...) of it"
+    if isinstance(value, Mapping):
+        return "return dict(...) of it"
+    if isinstance(value, BaseException):
+        return "raise it, or return str(...) of it"
+    if isinstance(value, type | types.FunctionType | types.MethodType | types.ModuleType | types.BuiltinFunctionType):
+        return "return its name, or what it computes"
+    if callable(getattr(value, "fileno", None)):
+        return "return what was read from it, or the name of a file in the working directory"
+    top = type(value).__module__.partition(".")[0]
+    if top in ("pandas", "polars"):
+        return "return .to_dict() of it, or a numpy array"
+    if top == "numpy":
+        return "return numpy.asarray(...) of it"
+    if top == "torch":
+        return "return .numpy() of it"
+    return f"{_VALUES}, such as vars(...) of it" if hasattr(value, "__dict__") else _VALUES
