@@ -16,9 +16,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol, Self, runtime_checkable
+from typing import NamedTuple, Protocol, Self, TypeVar, runtime_checkable
 
-from ramet.core.errors import OwnedElsewhere, StoreFailed
+import msgspec
+
+from ramet.core.errors import Damaged, OwnedElsewhere, StoreFailed
+
+T = TypeVar("T")
 
 
 class Entry(NamedTuple):
@@ -49,6 +53,13 @@ class Document(NamedTuple):
     key: str
     version: int
     data: bytes
+
+    def decode(self, type: type[T], decode: Callable[..., T] = msgspec.json.decode) -> T:
+        """Return the data as a value of a type. Raises Damaged."""
+        try:
+            return decode(self.data, type=type)
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+            raise Damaged(self.kind, self.key, str(problem)) from None
 
 
 class DocumentWrite(NamedTuple):

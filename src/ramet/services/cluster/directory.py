@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Final, Generic, NamedTuple, TypeVar
 
-import msgspec
 from msgspec import Struct
 
 from ramet.core.errors import Damaged, RametError
@@ -100,7 +99,7 @@ class Directory:
             document = await self._store.get(AGENT, agent) if "\0" not in agent else None
             if document is None:
                 return None
-            team = self._teams_of.put(agent, _read(document, _Agent).team)
+            team = self._teams_of.put(agent, document.decode(_Agent).team)
         return await self.of_team(team)
 
     async def of_team(self, team: str) -> Owner | None:
@@ -110,7 +109,7 @@ class Directory:
         if kernel is None and "\0" not in id:
             document = await self._store.get(TEAM, id)
             if document is not None:
-                kernel = self._kernels.put(id, _read(document, _Team).kernel)
+                kernel = self._kernels.put(id, document.decode(_Team).kernel)
             elif (team_row := await self._team_by_name(team)) is not None:
                 id, kernel = self._team_ids.put(team, team_row.id), self._kernels.put(team_row.id, team_row.kernel)
         return None if kernel is None else Owner(id, kernel)
@@ -191,7 +190,7 @@ class Directory:
         rows = list[tuple[_Team, Document]]()
         for each in await self._store.list(TEAM):
             with suppress(Damaged):
-                rows.append((_read(each, _Team), each))
+                rows.append((each.decode(_Team), each))
         return rows
 
     # ---- changes of the kernels
@@ -224,13 +223,6 @@ class Directory:
                     self.on_lost(each.name)
         for listener in self._listeners:
             listener()
-
-
-def _read(document: Document, type: type[V]) -> V:
-    try:
-        return msgspec.json.decode(document.data, type=type)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise Damaged(document.kind, document.key, str(problem)) from None
 
 
 class _Cache(Generic[V]):

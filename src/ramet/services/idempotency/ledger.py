@@ -24,7 +24,6 @@ from ramet.services.idempotency.records import (
     REQUEST,
     RequestRecord,
     StoredAnswer,
-    decode_record,
 )
 from ramet.services.idempotency.retention import Retention
 from ramet.store.contract import Document, DocumentWrite, Store
@@ -151,7 +150,7 @@ class Ledger:
     async def _find(self, place: str) -> tuple[Document | None, RequestRecord | None]:
         """Return the document at a place, and the record in it unless that has expired."""
         document = await self._store.get(REQUEST, place)
-        record = decode_record(document) if document is not None else None
+        record = document.decode(RequestRecord) if document is not None else None
         if record is not None and record.at + KEEP_S <= self._clock.now().timestamp():
             record = None
         return document, record
@@ -173,7 +172,7 @@ class Ledger:
         if document is None or document.version != attempt.version:
             version = document.version if document is not None else 0
             raise Conflict(REQUEST, attempt.sender.place, expected=attempt.version, found=version)
-        return decode_record(document)
+        return document.decode(RequestRecord)
 
     async def _put(self, attempt: Attempt, record: RequestRecord) -> None:
         data = msgspec.json.encode(record)

@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, Literal, NamedTuple
 
-import msgspec
 from msgspec import Struct
-
-from ramet.core.errors import Damaged
-from ramet.store.contract import Document
 
 REQUEST: Final = "idempotent request"
 ANSWER: Final = "idempotent answer"  #: under the same key; its data are the body
@@ -41,11 +37,3 @@ class StoredAnswer(NamedTuple):
 
     record: RequestRecord
     body: bytes | None  #: None if it was too large to be recorded
-
-
-def decode_record(document: Document) -> RequestRecord:
-    """Decode a record of the store. Raises Damaged."""
-    try:
-        return msgspec.json.decode(document.data, type=RequestRecord)
-    except (msgspec.DecodeError, UnicodeError) as problem:
-        raise Damaged(document.kind, document.key, str(problem)) from None

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import Conflict, Damaged
-from ramet.services.idempotency.records import ANSWER, KEEP_S, REQUEST, RequestRecord, decode_record
+from ramet.services.idempotency.records import ANSWER, KEEP_S, REQUEST, RequestRecord
 from ramet.store.contract import Document, Store
 
 MOST_RECORDS: Final = 10_000  #: records of one team
@@ -59,7 +59,7 @@ class Retention:
         now, shares = self._clock.now().timestamp(), dict[str, list[tuple[RequestRecord, Document]]]()
         for each in await self._store.list(REQUEST):
             try:
-                record = decode_record(each)
+                record = each.decode(RequestRecord)
             except Damaged as problem:
                 _log.error("%s", problem)
                 continue

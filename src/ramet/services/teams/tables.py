@@ -115,7 +115,7 @@ class TeamTables:
 
     async def foreign_agents(self, teams: Container[str]) -> list[AgentRow]:
         """Return the agents of all other teams, read-only. Raises Damaged for an agent that cannot be read."""
-        rows = [_decode(AGENT, each.key, each.data, AgentRow) for each in await self._store.list(AGENT)]
+        rows = [_decode(each, AgentRow) for each in await self._store.list(AGENT)]
         return [each for each in rows if each.team not in teams]
 
     async def leftover_agents(self, team: str) -> list[AgentRow]:
@@ -123,7 +123,7 @@ class TeamTables:
         rows = list[AgentRow]()
         for each in await self._store.list(AGENT):
             with suppress(Damaged):
-                row = _decode(AGENT, each.key, each.data, AgentRow)
+                row = _decode(each, AgentRow)
                 if row.team == team:
                     self._versions[AGENT, each.key] = each.version
                     rows.append(row)
@@ -133,12 +133,12 @@ class TeamTables:
         """Return the team of that name, of any kernel, read-only. Raises Damaged."""
         id = await self._store.get(NAME, name)
         document = await self._store.get(TEAM, id.data.decode()) if id is not None else None
-        return _decode(TEAM, document.key, document.data, TeamRow) if document is not None else None
+        return _decode(document, TeamRow) if document is not None else None
 
     async def team(self, id: str) -> TeamRow | None:
         """Return the team of that id, of any kernel, read-only. Raises Damaged."""
         document = await self._store.get(TEAM, id)
-        return _decode(TEAM, document.key, document.data, TeamRow) if document is not None else None
+        return _decode(document, TeamRow) if document is not None else None
 
     async def write(self, *rows: TeamRow | AgentRow) -> None:
         """Write all of these rows or none.
@@ -235,7 +235,7 @@ class TeamTables:
         rows = Rows[R]([], {})
         for each in documents:
             try:
-                rows.readable_rows.append(_decode(kind, each.key, each.data, type))
+                rows.readable_rows.append(_decode(each, type))
             except Damaged as damaged:
                 rows.errors[each.key] = damaged
         self._read_versions = {
@@ -256,17 +256,14 @@ def _takeover_error(kind: str, key: str) -> TakenOver:
 def is_readable(team: Document) -> bool:
     """Return whether the row of a team can be read: no kernel takes an unreadable one."""
     try:
-        _decode(team.kind, team.key, team.data, TeamRow)
+        _decode(team, TeamRow)
     except Damaged:
         return False
     return True
 
 
-def _decode(kind: str, key: str, data: bytes, type: type[R]) -> R:
-    try:
-        version = msgspec.json.decode(data, type=_Version).version
-        if version > VERSION:
-            raise Damaged(kind, key, f"it is of version {version}, and this ramet reads {VERSION}")
-        return msgspec.json.decode(data, type=type)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise Damaged(kind, key, str(problem)) from None
+def _decode(document: Document, type: type[R]) -> R:
+    version = document.decode(_Version).version
+    if version > VERSION:
+        raise Damaged(document.kind, document.key, f"it is of version {version}, and this ramet reads {VERSION}")
+    return document.decode(type)

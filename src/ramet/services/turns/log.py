@@ -7,18 +7,17 @@ the same numbers, and later chunks have the next numbers. The record of a turn i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from ramet.core.errors import Conflict, Damaged
+from ramet.core.errors import Conflict
 from ramet.services.contract import Chunk
 from ramet.services.errors import TakenOver
 from ramet.services.turns.turn import OnLeave
 from ramet.store.contract import Document, Store
 
-T = TypeVar("T")
 REQUEST_KIND, CHUNKS_KIND = "turn", "said"
 _DIGITS: Final = 12
 
@@ -90,7 +89,7 @@ class TurnLog:
         pieces = [(each, *_numbers(each.key)) for each in await self._list(CHUNKS_KIND)]
         requests = []
         for each in await self._list(REQUEST_KIND):
-            turn = _decode(each, RequestedTurn)
+            turn = each.decode(RequestedTurn, msgspec.msgpack.decode)
             self._versions[turn.place] = each.version
             requests.append(turn)
         ids = {turn.place: turn.id for turn in requests}
@@ -99,7 +98,7 @@ class TurnLog:
                 await self._store.delete(CHUNKS_KIND, document.key)
                 continue
             self._pieces.setdefault(position, []).append(first)
-            stored = _decode(document, list[_StoredChunk])
+            stored = document.decode(list[_StoredChunk], msgspec.msgpack.decode)
             chunks.setdefault(position, []).extend(
                 Chunk(ids[position], first + offset, each.kind, each.body)  # type: ignore[arg-type]  # one of the three
                 for offset, each in enumerate(stored)
@@ -118,13 +117,6 @@ class TurnLog:
     def _key(self, position: int, number: int | None = None) -> str:
         key = f"{self._agent}/{position:0{_DIGITS}d}"
         return key if number is None else f"{key}/{number:0{_DIGITS}d}"
-
-
-def _decode(document: Document, type: type[T]) -> T:
-    try:
-        return msgspec.msgpack.decode(document.data, type=type)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise Damaged(document.kind, document.key, str(problem)) from None
 
 
 def _numbers(key: str) -> tuple[int, int]:

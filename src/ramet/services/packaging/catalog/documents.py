@@ -164,10 +164,7 @@ class Documents(Generic[S]):
         return value.going is not None and await self._workers.is_live(value.going)
 
     def _read(self, document: Document) -> VersionedDocument[S]:
-        try:
-            value = msgspec.json.decode(document.data, type=self._type)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-            raise Damaged(self._kind, document.key, str(problem)) from None
+        value = document.decode(self._type)
         if value.version > VERSION:
             raise Damaged(self._kind, document.key, f"it is of version {value.version}, and this ramet reads {VERSION}")
         return VersionedDocument(value, document.version)
