@@ -25,7 +25,7 @@ from ramet.store.state.values import MISSING
 from ramet.tools.context import ToolUseContext
 from ramet.wire.guest_protocol.answer_data import StateCommit, StateReply
 from ramet.wire.guest_protocol.guest_to_host import UseState
-from ramet.wire.values.json_object import pause_gc
+from ramet.wire.values.json_object import decode_json
 from ramet.wire.values.validators import check_parts
 
 #: Bytes of one value, of all uncommitted values, and of all that a run commits in one process.
@@ -277,8 +277,7 @@ def _check_size(body: bytes) -> bytes:
 def _data(body: bytes, name: str) -> Any:
     check_parts(body, len(body), name)
     try:
-        with pause_gc(len(body)):
-            return msgspec.json.decode(body)
+        return decode_json(body)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise InvalidValue(name, f"{len(body)} bytes", f"JSON: {str(problem)[:200]}") from None
 

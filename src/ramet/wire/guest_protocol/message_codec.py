@@ -10,7 +10,7 @@ from msgspec import Struct
 from ramet.core.errors import ProtocolError
 from ramet.wire.guest_protocol.guest_to_host import FromGuest, GuestMessage
 from ramet.wire.guest_protocol.host_to_guest import FromHost, HostMessage
-from ramet.wire.values.json_object import pause_gc
+from ramet.wire.values.json_object import decode_json
 
 M = TypeVar("M")
 
@@ -41,7 +41,6 @@ def from_host(control: bytes) -> HostMessage:
 
 def _decode(decoder: msgspec.json.Decoder[M], control: bytes) -> M:
     try:
-        with pause_gc(len(control)):
-            return decoder.decode(control)
+        return decode_json(control, decoder.decode)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise ProtocolError(f"a frame that is not a message: {str(problem)[:200]}") from None

@@ -21,10 +21,8 @@ import msgspec
 from ramet.core.errors import InvalidValue, ProtocolError
 from ramet.wire.values.coercion import Coercer
 from ramet.wire.values.encoder import DTYPES, MAX_DEPTH
-from ramet.wire.values.json_object import pause_gc
+from ramet.wire.values.json_object import decode_json
 from ramet.wire.values.validators import Keys, TypeMismatch, check_parts, safe_repr
-
-_json = msgspec.json.Decoder()
 
 
 def decode(body: bytes, json_size: int, *, returns: Any = None, label: str = "output", is_bounded: bool = True) -> Any:
@@ -62,8 +60,7 @@ def decode(body: bytes, json_size: int, *, returns: Any = None, label: str = "ou
 
 def _load(text: memoryview) -> Any:
     try:
-        with pause_gc(len(text)):
-            raw = _json.decode(text)
+        raw: Any = decode_json(text)
     except (msgspec.DecodeError, UnicodeError) as problem:
         raise _decode_error(str(problem)[:200]) from None
     level = [raw]

@@ -138,13 +138,8 @@ def is_small(value: Any) -> bool:
     while pending:
         part = pending.pop()
         count += 1
-        if isinstance(part, str | bytes):
-            continue
-        if isinstance(part, Mapping):
-            pending.extend(islice(part.values(), _SMALL))
-            count += max(0, len(part) - _SMALL)
-        elif isinstance(part, list | tuple | set | frozenset):
-            pending.extend(islice(part, _SMALL))
+        if isinstance(part, Mapping | list | tuple | set | frozenset):
+            pending.extend(islice(part.values() if isinstance(part, Mapping) else part, _SMALL))
             count += max(0, len(part) - _SMALL)
         if count + len(pending) > _SMALL:
             return False

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from ramet.core.errors import InvalidValue, ProtocolError
 from ramet.wire.values.validators import check_parts
+
+T = TypeVar("T")
 
 #: Size in bytes of JSON above which garbage collection pauses: JSON data contains no cycles, and a search for them
 #: takes 40 % of the time for a megabyte, or many times as long in a host with many objects of its own.
@@ -19,14 +20,13 @@ _LARGE: Final = 64 * 1024
 MAX_DEPTH: Final = 100
 
 
-@contextmanager
-def pause_gc(size: int) -> Iterator[None]:
-    """Pause the cyclic garbage collector while a large JSON text of `size` bytes is decoded."""
-    pause = size > _LARGE and gc.isenabled()
+def decode_json(body: bytes | memoryview, decode: Callable[..., T] = msgspec.json.decode) -> T:
+    """Decode JSON; for a large text the cyclic garbage collector is paused. Raises the errors of `decode`."""
+    pause = len(body) > _LARGE and gc.isenabled()
     if pause:
         gc.disable()
     try:
-        yield
+        return decode(body)
     finally:
         if pause:
             gc.enable()
@@ -38,8 +38,7 @@ def json_object(body: bytes, label: str, *, max_bytes: int) -> dict[str, Any]:
         raise InvalidValue(label, f"{len(body)} bytes", f"at most {max_bytes} bytes of JSON")
     check_parts(body, len(body), label)
     try:
-        with pause_gc(len(body)):
-            value = msgspec.json.decode(body)
+        value: Any = decode_json(body)
     except RecursionError:
         raise _too_deep(label) from None
     except (msgspec.DecodeError, UnicodeError) as problem:
