@@ -8,7 +8,7 @@ that are not in it. Positions rise, so no shared message appears twice.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -61,7 +61,6 @@ class SharedHistory:
         self._index_by_id = {id(message): index for index, message in enumerate(self.messages)}
 
     def add(self, message: BaseMessage) -> None:
-        """Add a message."""
         self._index_by_id[id(message)] = len(self.messages)
         self.messages.append(message)
 
@@ -79,8 +78,9 @@ class SharedHistory:
         return entries
 
     def decode_messages(self, entries: object) -> list[BaseMessage]:
-        """Return the messages that a guest sent. Raises ProtocolError for data that
-        `encode_messages` cannot produce.
+        """Return the messages that a guest sent.
+
+        Raises ProtocolError for data that `encode_messages` cannot produce.
         """
         if not isinstance(entries, list):
             raise ProtocolError("messages must be a list")
@@ -169,7 +169,7 @@ def untrusted_message(data: object) -> BaseMessage:
 def _check_block(block: object) -> None:
     kind = block.get("type") if isinstance(block, dict) else None
     if kind in _MEDIA:
-        if _has_reference(block):
+        if any(map(_is_reference, _objects(block))):
             raise ProtocolError(
                 f"a block of type {kind!r} that refers to its data; a guest's block must contain its data"
             )
@@ -177,20 +177,23 @@ def _check_block(block: object) -> None:
         raise ProtocolError(f"a block of type {str(kind)[:40]!r} in a guest's message")
 
 
-def _has_reference(value: object) -> bool:
-    pending = [value]
+def _objects(data: object) -> Iterator[dict[Any, Any]]:
+    """Yield every object in JSON data."""
+    pending = [data]
     while pending:
         each = pending.pop()
         if isinstance(each, list):
             pending += each
         elif isinstance(each, dict):
-            if each.get("source_type") == "id":
-                return True
-            for key, item in each.items():
-                if key in _REFERENCE_KEYS and isinstance(item, str) and not item.startswith("data:"):
-                    return True
-                pending.append(item)
-    return False
+            yield each
+            pending += each.values()
+
+
+def _is_reference(fields: Mapping[Any, Any]) -> bool:
+    return fields.get("source_type") == "id" or any(
+        key in _REFERENCE_KEYS and isinstance(item, str) and not item.startswith("data:")
+        for key, item in fields.items()
+    )
 
 
 def _tools(entries: object) -> list[str | dict[str, Any]]:
@@ -211,25 +214,12 @@ def _schema(entry: object) -> dict[str, Any]:
         raise ProtocolError(f"a tool's description is text of at most {MAX_DESCRIPTION} characters")
     if not isinstance(parameters, dict) or not isinstance(parameters.get("properties", {}), dict):
         raise ProtocolError("a tool's parameters are the JSON schema of an object")
-    if _has_ref(parameters):
+    if any("$ref" in each for each in _objects(parameters)):
         raise ProtocolError("a tool's schema has a $ref: expanded, it may be infinite")
     try:
         return {"name": name, "description": description, "parameters": to_json_value(parameters, "parameters")}
     except InvalidValue as problem:
         raise ProtocolError(f"a tool's schema: {problem}") from None
-
-
-def _has_ref(schema: object) -> bool:
-    pending = [schema]
-    while pending:
-        each = pending.pop()
-        if isinstance(each, list):
-            pending += each
-        elif isinstance(each, dict):
-            if "$ref" in each:
-                return True
-            pending += each.values()
-    return False
 
 
 class SchemaOnlyTool(BaseTool):
