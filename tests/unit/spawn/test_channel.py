@@ -17,7 +17,6 @@ import pytest
 
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import ProtocolError, SpawnRefused
-from ramet.core.outcome import ErrorInfo
 from ramet.spawn.sandbox import channel as doors
 from ramet.spawn.sandbox import outbound
 from ramet.spawn.sandbox.channel import GuestChannel, LargeReply, Reply
@@ -70,9 +69,6 @@ class RecordingHandler:
                 raise ValueError("not foreseen")
             self.notes.append(message.text)
         return None
-
-    def encode_error(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
-        return ErrorInfo(type=type(error).__name__, message=str(error)), {}
 
 
 class BusyHandler(RecordingHandler):

@@ -39,7 +39,7 @@ from ramet.spawn.sandbox.process import (
 from ramet.tools.context import ToolUseContext
 from ramet.tools.workers.process_tools import check_tools
 from ramet.wire.code.capsule import PackedCall
-from ramet.wire.error_codec import decode_error, encode_error
+from ramet.wire.error_codec import decode_error
 from ramet.wire.guest_protocol.guest_to_host import GuestMessage, Request
 from ramet.wire.guest_protocol.host_to_guest import StartFunction
 from ramet.wire.values import values
@@ -178,10 +178,6 @@ class _RefusingHandler:
     def receive(self, message: GuestMessage, body: bytes) -> Coroutine[Any, Any, None] | None:
         """Ignore the message."""
         return None
-
-    def encode_error(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
-        """Encode the error unchanged."""
-        return encode_error(error)
 
 
 def _resolve_grant(policy: Policy) -> Grant:

@@ -48,7 +48,9 @@ def resolve(reference: str) -> Callable[..., Any]:
     Raises DefinitionMissing if it is not there (any more), or if its module cannot be imported, which is then the
     cause; InvalidValue for an invalid reference.
     """
-    location, _, qualname = _check_reference(reference).rpartition(":")
+    if not isinstance(reference, str) or not is_reference(reference):
+        raise InvalidValue("reference", reference, "module:function, or /path/of/a/script.py:function")
+    location, _, qualname = reference.rpartition(":")
     try:
         module = _module_at(location)
         value: Any = module
@@ -66,12 +68,6 @@ def is_reference(text: str) -> bool:
     """Return whether a text has the form of a reference."""
     location, colon, qualname = text.rpartition(":")
     return bool(colon and location and _QUALNAME.match(qualname))
-
-
-def _check_reference(reference: str) -> str:
-    if not isinstance(reference, str) or not is_reference(reference):
-        raise InvalidValue("reference", reference, "module:function, or /path/of/a/script.py:function")
-    return reference
 
 
 def _problem(function: Any) -> str:

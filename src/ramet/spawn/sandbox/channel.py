@@ -17,6 +17,7 @@ from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import InvalidValue, ProtocolError
 from ramet.spawn.cpu_metering import meter_cpu
 from ramet.spawn.sandbox.outbound import Body, Outbound
+from ramet.wire.error_codec import encode_error
 from ramet.wire.frames import Frame, FrameReader
 from ramet.wire.guest_protocol import message_codec
 from ramet.wire.guest_protocol.guest_to_host import Done, GuestMessage, PerformTask, Request, Spawn, Watch
@@ -63,9 +64,6 @@ class Service(Protocol):
         Raises ProtocolError if the message is not allowed. A returned coroutine runs concurrently. Until it is done
         nothing more is read, unless it belongs to a `Watch`.
         """
-
-    def encode_error(self, error: Exception) -> tuple[Any, dict[str, Any]]:
-        """Encode an error for the guest."""
 
 
 class FinalMessage(NamedTuple):
@@ -342,7 +340,7 @@ class GuestChannel(asyncio.Protocol):
         except ProtocolError as problem:
             return self._end(problem)
         except Exception as error:
-            info, fields = self._service.encode_error(error)
+            info, fields = encode_error(error)
             return await self.send(Answer(id=request.id, error=info, fields=fields))
         return await self._send_reply(request, reply)
 
@@ -354,7 +352,7 @@ class GuestChannel(asyncio.Protocol):
         try:
             await self.send(Answer(id=request.id, data=message_codec.raw(reply.data)), reply.body)
         except ProtocolError as error:  # The host's error: the guest broke no rule by its request.
-            info, fields = self._service.encode_error(InvalidValue("answer", request.id, str(error)))
+            info, fields = encode_error(InvalidValue("answer", request.id, str(error)))
             await self.send(Answer(id=request.id, error=info, fields=fields))
 
     def _on_task_done(self, task: asyncio.Task[None]) -> None:

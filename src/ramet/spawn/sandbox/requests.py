@@ -25,7 +25,6 @@ from ramet.spawn.sandbox.outbound import FileBody, open_body
 from ramet.tools.context import CurrentCall, Tree, current_call
 from ramet.tools.spawn_request import SpawnHandle, SpawnRequest
 from ramet.wire.code.capsule import PackedCall
-from ramet.wire.error_codec import encode_error
 from ramet.wire.frames import MAX_BODY
 from ramet.wire.guest_protocol import answer_data, guest_to_host, host_to_guest
 from ramet.wire.guest_protocol.guest_to_host import GuestMessage, Request
@@ -135,10 +134,6 @@ class GuestRequests:
         self._unsettled_bytes = 0
         with contextlib.suppress(RametError):  # The store failed: the runtime ends this run, and reports why.
             await self._run.context.wait_persisted()
-
-    def encode_error(self, error: Exception) -> tuple[ErrorInfo, dict[str, Any]]:
-        """Encode an error for the guest."""
-        return encode_error(error)
 
     # ---- other runs
 

@@ -52,10 +52,9 @@ def _hint(function: Any, name: str) -> Any:
     hint = getattr(function, "__annotations__", {}).get(name, Any)
     if hint is None:
         return types.NoneType
-    cells = dict(zip(_free_names(function), getattr(function, "__closure__", None) or (), strict=False))
-    return _resolve_hint(
-        hint, getattr(function, "__globals__", {}), {name: _content(cell) for name, cell in cells.items()}
-    )
+    code, closure = getattr(function, "__code__", None), getattr(function, "__closure__", None)
+    cells = zip(code.co_freevars, closure or (), strict=False) if code is not None else ()
+    return _resolve_hint(hint, getattr(function, "__globals__", {}), {name: _content(cell) for name, cell in cells})
 
 
 def type_name(cls: type) -> str:
@@ -173,11 +172,6 @@ def _resolve_hint(hint: Any, scope: dict[str, Any], local: dict[str, Any]) -> An
         return typing.get_type_hints(types.SimpleNamespace(__annotations__={"it": hint}), scope, local)["it"]
     except Exception:
         return None
-
-
-def _free_names(function: Any) -> tuple[str, ...]:
-    code = getattr(function, "__code__", None)
-    return code.co_freevars if code is not None else ()
 
 
 def _content(cell: types.CellType) -> Any:

@@ -186,7 +186,8 @@ class Writer:
             keys = [self._key(each) for each in key]
             self._leave()
             return keys
-        if _is_numpy_scalar(key):
+        numpy = sys.modules.get("numpy")
+        if numpy is not None and isinstance(key, numpy.generic):
             key = key.item()
         if not isinstance(key, _KEYS):
             raise self._refusal(
@@ -295,11 +296,6 @@ def _fields_of(kind: Any) -> tuple[str, tuple[str, ...]]:
     if dataclasses.is_dataclass(kind):
         return name, tuple(each.name for each in dataclasses.fields(kind))
     return name, kind._fields
-
-
-def _is_numpy_scalar(value: Any) -> bool:
-    numpy = sys.modules.get("numpy")
-    return numpy is not None and isinstance(value, numpy.generic)
 
 
 def _remedy(value: Any) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import gc
 from typing import Any, Final
 
 import msgspec
@@ -62,15 +63,9 @@ def _is_exact(data: Any) -> bool:
     """Return whether every JSON parser reads the data exactly: it has no number that some parsers round."""
     level = [data]
     for _ in range(MAX_DEPTH + 1):
-        next_level: list[Any] = []
-        for each in level:
-            if isinstance(each, dict):
-                next_level.extend(each.values())
-            elif isinstance(each, list):
-                next_level.extend(each)
-            elif isinstance(each, int) and not -_MAX_INT <= each <= _MAX_INT:
-                return False
-        if not next_level:
+        if any(isinstance(each, int) and not -_MAX_INT <= each <= _MAX_INT for each in level):
+            return False
+        level = gc.get_referents(*level)  # the parts of lists and dicts, one level deeper
+        if not level:
             return True
-        level = next_level
     return False
