@@ -59,18 +59,14 @@ class _Form(Protocol):
 class OutputContract:
     """The contract of a final answer. Raises InvalidValue if no answer could fit the specification."""
 
-    __slots__ = ("_form", "_schema_text")
+    __slots__ = ("_form", "_schema_text", "schema")
 
     def __init__(self, spec: type[Any] | Mapping[str, Any]) -> None:
         self._form: _Form = _SchemaForm(spec) if isinstance(spec, Mapping) else _TypeForm(spec)
-        self._schema_text = json.dumps(self._form.schema, ensure_ascii=False)
+        self.schema: Mapping[str, Any] = self._form.schema
+        self._schema_text = json.dumps(self.schema, ensure_ascii=False)
         if len(self._schema_text) > MAX_SCHEMA:
             raise InvalidValue("output", spec, f"a schema of at most {MAX_SCHEMA} characters")
-
-    @property
-    def schema(self) -> Mapping[str, Any]:
-        """Return the JSON schema of the answer."""
-        return self._form.schema
 
     def instructions(self) -> str:
         """Return the part of the system prompt about the form."""

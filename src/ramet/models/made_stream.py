@@ -30,7 +30,6 @@ def to_chunks(reply: AIMessage, texts: Iterable[str] = ()) -> Iterator[ChatGener
 
 
 def chunk(content: str | list[Any] = "", **fields: Any) -> ChatGenerationChunk:
-    """Return one chunk of a stream."""
     # Any: LangChain's content blocks and the keywords of its message class.
     return ChatGenerationChunk(message=AIMessageChunk(content=content, **fields))
 

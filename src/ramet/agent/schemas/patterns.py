@@ -27,8 +27,6 @@ _SIZE = (
 
 
 class _CompiledPattern:
-    """A compiled pattern."""
-
     __slots__ = ("__weakref__", "_places", "_validator")
 
     def __init__(self, pattern: str, cost: Cost) -> None:

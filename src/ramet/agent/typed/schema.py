@@ -31,7 +31,6 @@ Types = dict[str, dict[str, Any]]
 
 
 def is_type_name(name: str) -> bool:
-    """Return whether the name is valid for a class."""
     try:
         checked_task_name(name)
     except InvalidValue:

@@ -33,8 +33,6 @@ _LONG_CHOICE = 200  #: characters of a choice that has a long name in errors
 
 
 class ValidationProblem(NamedTuple):
-    """A wrong part of a value."""
-
     path: tuple[int | str, ...]
     message: str
 

@@ -15,7 +15,7 @@ import msgspec
 
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import Conflict, Damaged, InvalidValue, MergeConflict, Unknown, UnsavedChanges
-from ramet.store.contract import Document, DocumentWrite
+from ramet.store.contract import Document, DocumentWrite, Store
 from ramet.store.state import commits, merging, nodes, tree
 from ramet.store.state.blob_cache import BlobCache
 from ramet.store.state.commits import Change, Commit
@@ -75,11 +75,12 @@ class Branch:
             return tip.head
 
     async def read_head(self) -> BranchHead:
-        """Return the current position of the branch."""
         document = await self.blob_cache.store.get(KIND, self._key())
         if document is None:
             return BranchHead(None, 0)
-        return BranchHead(await self.blob_cache.wait(commits.load(self._head_in(document))), document.version)
+        return BranchHead(
+            await self.blob_cache.wait(commits.load(head_in(document, self.blob_cache.store))), document.version
+        )
 
     async def resolve_ref(self, ref: Commit | str) -> Commit:
         """Return the commit of an id, or the newest of a branch.
@@ -90,7 +91,7 @@ class Branch:
             document = await self.blob_cache.store.get(KIND, self._key(checked_name("branch", ref)))
             if document is None:
                 raise Unknown("branch", ref, tuple(await self.branches()))
-            ref = self._head_in(document)
+            ref = head_in(document, self.blob_cache.store)
         id = ref.id if isinstance(ref, Commit) else ref
         if not await self.blob_cache.store.get_blobs([id]):
             raise Unknown("commit", id)
@@ -286,7 +287,7 @@ class Branch:
         """Return the newest commit of every branch whose name begins with `begins`, by name."""
         prefix = f"{self.name}/"
         documents = await self.blob_cache.store.list(KIND, prefix=prefix + begins)
-        return {document.key[len(prefix) :]: self._head_in(document) for document in documents}
+        return {document.key[len(prefix) :]: head_in(document, self.blob_cache.store) for document in documents}
 
     async def diff(self, before: Commit | None, after: Commit | None) -> list[Change]:
         """Return the differences between two commits, in the order of keys."""
@@ -305,12 +306,6 @@ class Branch:
 
     def _key(self, branch: str | None = None) -> str:
         return f"{self.name}/{branch or self.branch}"
-
-    def _head_in(self, document: Document) -> str:
-        try:
-            return str(msgspec.json.decode(document.data, type=dict[str, str])["head"])
-        except (msgspec.MsgspecError, KeyError) as error:
-            raise Damaged("a state", self.blob_cache.store.name, f"the branch {document.key!r}: {error}") from None
 
     def _blobs(self, changes: Mapping[str, bytes | None]) -> list[bytes]:
         """Return the large values among the changes that are not in the store yet."""
@@ -356,6 +351,14 @@ class Branch:
         if self.is_detached:
             remedy = "checkout() goes back to the branch, fork(branch) makes one here"
             raise UnsavedChanges((), f"{action} at an older commit, which no branch points to", remedy)
+
+
+def head_in(document: Document, store: Store) -> str:
+    """Return the id of the newest commit in the document of a branch. Raises Damaged."""
+    try:
+        return msgspec.json.decode(document.data, type=dict[str, str])["head"]
+    except (msgspec.MsgspecError, KeyError) as error:
+        raise Damaged("a state", store.name, f"the branch {document.key!r}: {error}") from None
 
 
 def _head_document(head: Commit) -> bytes:

@@ -48,7 +48,6 @@ def finalize(commit: Commit) -> tuple[Commit, bytes]:
 
 
 def load(id: str) -> Steps[Commit]:
-    """Return the commit of an id."""
     (commit,) = yield MissingBlob([id], read)
     loaded: Commit = commit
     return loaded

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-import msgspec
-
-from ramet.core.errors import Damaged
 from ramet.store.contract import Store
 from ramet.store.state import commits, nodes
 from ramet.store.state.blob_cache import BlobCache, MissingBlob, Steps
-from ramet.store.state.branch import KIND
+from ramet.store.state.branch import KIND, head_in
 from ramet.store.state.nodes import Leaf
 
 _AT_ONCE = 256
@@ -18,12 +15,7 @@ _AT_ONCE = 256
 
 async def reachable(store: Store) -> set[str]:
     """Return the names of all blobs that a garbage collection must keep. Raises Damaged if one of them is missing."""
-    heads = []
-    for document in await store.list(KIND):
-        try:
-            heads.append(msgspec.json.decode(document.data, type=dict[str, str])["head"])
-        except (msgspec.MsgspecError, KeyError) as error:
-            raise Damaged("a state", store.name, f"the branch {document.key!r}: {error}") from None
+    heads = [head_in(document, store) for document in await store.list(KIND)]
     return await BlobCache(store).wait(_walk(heads))
 
 

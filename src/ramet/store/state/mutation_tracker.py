@@ -40,7 +40,6 @@ class MutationTracker:
         self._tracked_objects.append(_TrackedObject(cell_key, value, encode(value), as_, encode))
 
     def find_changed(self) -> Iterator[ChangedObject]:
-        """Yield the objects that were changed."""
         for each in self._tracked_objects:
             if _is_changed(each):
                 yield ChangedObject(each.cell_key, each.value, each.as_)
@@ -54,11 +53,9 @@ class MutationTracker:
         ]
 
     def forget_changed(self) -> None:
-        """Forget the changed objects."""
         self._tracked_objects = [each for each in self._tracked_objects if not _is_changed(each)]
 
     def clear(self) -> None:
-        """Forget all objects."""
         self._tracked_objects = []
 
 

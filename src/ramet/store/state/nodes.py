@@ -55,12 +55,10 @@ def position(key: str) -> str:
 
 
 def key_at(place: str) -> str:
-    """Return the key of a position."""
     return bytes.fromhex(place).decode()
 
 
 def name_of(data: bytes) -> str:
-    """Return the name of a blob."""
     return hashlib.sha256(data).hexdigest()
 
 

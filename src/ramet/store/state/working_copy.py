@@ -45,7 +45,6 @@ class WorkingCopy:
         return sorted(key for key, cell in self.changes.items() if stored_cells[key] != cell)
 
     def discard(self) -> None:
-        """Undo all changes."""
         self.changes.clear()
         self.blobs.clear()
         self.tracker.clear()
@@ -257,11 +256,9 @@ class WorkingCopy:
     # ---- entries of directories
 
     def get_entry(self, key: str, name: str, default: Any, as_: Any) -> Any:
-        """Return one entry."""
         return self.get_value(entry_key(checked_directory(key), name), default, as_)
 
     def set_entry(self, key: str, name: str, value: Any, as_: Any) -> None:
-        """Set one entry."""
         self.put(entry_key(checked_directory(key), name), value, as_)
         self._mark(key)
 

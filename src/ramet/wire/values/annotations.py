@@ -63,7 +63,6 @@ def type_name(cls: type) -> str:
 
 
 def is_namedtuple(cls: type) -> bool:
-    """Return whether a type is a NamedTuple, typed or not."""
     return issubclass(cls, tuple) and hasattr(cls, "_fields")
 
 

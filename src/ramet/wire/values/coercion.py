@@ -52,8 +52,6 @@ _DICTS: typing.Final = frozenset({dict, collections.abc.Mapping, collections.abc
 
 
 class _Plan(NamedTuple):
-    """The plan for building objects of one type."""
-
     checks: Mapping[str, Check | None]
     make: Callable[[Any, dict[str, Any]], Any] | None  #: None: its constructor takes the fields by name
 

@@ -93,7 +93,6 @@ class Writer:
 
     @property
     def path(self) -> str:
-        """Return the path of the current part in the value."""
         return self._label + "".join(f"[{step}]" if type(step) is int else str(step) for step in self._path)
 
     def _spend(self, size: int) -> None:
@@ -289,7 +288,6 @@ _WRITE_METHODS: Final[tuple[tuple[Any, _WriteMethod], ...]] = (
 
 @lru_cache(maxsize=1024)
 def _fields_of(kind: Any) -> tuple[str, tuple[str, ...]]:
-    """Return the name of a type and the names of its fields."""
     name = type_name(kind)
     if issubclass(kind, Struct):
         return name, kind.__struct_fields__

@@ -181,7 +181,6 @@ def safe_repr(value: Any) -> Any:
 
 
 def format_type(hint: Any) -> str:
-    """Return an annotation as readable text."""
     return str(hint).replace("typing.", "")[:200]
 
 

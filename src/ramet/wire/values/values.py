@@ -71,7 +71,6 @@ def encode_result(value: Any, *, max_bytes: int | None = None) -> EncodedValue:
 
 
 def result_too_large(size: int, limit: int) -> OutputTooLarge:
-    """Return the error for a result of `size` bytes."""
     return OutputTooLarge("bytes of the result", size=size, limit=limit, remedy=TOO_LARGE_REMEDY)
 
 
