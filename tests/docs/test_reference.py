@@ -38,7 +38,6 @@ from ramet.models.prices import Price
 from ramet.models.rate_limit import RetryPolicy
 from ramet.services.config.load import SETTINGS
 from ramet.spawn.handle import Handle
-from ramet.store.state.mapping import Keys
 from ramet.store.state.versioned import Versioned
 from ramet.tools.spawn_request import SpawnRequest
 
@@ -118,7 +117,7 @@ TABLES: dict[str, set[str]] = {
     "QueryParams": fields(QueryParams),
     "Result": fields(Result),
     "Usage": fields(Usage),
-    "Of a state": members(Versioned) | members(Keys),
+    "Of a state": members(Versioned),
     "Every event has": fields(Event),
     "Hook events": set(EVENTS),
     "ramet.yaml": {setting.name for setting in SETTINGS},
