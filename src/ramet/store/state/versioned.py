@@ -18,7 +18,14 @@ from ramet.store.state.branch import KIND, Branch
 from ramet.store.state.commits import Change, Commit
 from ramet.store.state.merging import Resolve
 from ramet.store.state.sync import done, run_nowait
-from ramet.store.state.validation import checked_key, checked_name, checked_prefix
+from ramet.store.state.validation import (
+    checked_directory,
+    checked_key,
+    checked_name,
+    checked_prefix,
+    display_key,
+    entry_key,
+)
 
 OnConflict = Literal["retry", "abandon", "merge"]
 Mutated = Literal["refuse", "keep", "leave"]
@@ -125,15 +132,15 @@ class Versioned:
 
     def entry(self, key: str, name: str, default: Any = None, *, as_: Any = None) -> Any:
         """Return one entry of a directory, whose key has a last part like `__this__`."""
-        return self._line.copy.get_entry(self._whole(key), name, default, as_)
+        return self._line.copy.get_value(self._entry_key(key, name), default, as_)
 
     async def read_entry(self, key: str, name: str, default: Any = None, *, as_: Any = None) -> Any:
         """Return one entry like `entry`, without blocking other tasks."""
-        return await self._line.copy.read_entry(self._whole(key), name, default, as_)
+        return await self._line.copy.read(self._entry_key(key, name), default, as_)
 
     async def entry_json(self, key: str, name: str) -> bytes | None:
         """Return one entry as its stored JSON; None if there is none."""
-        return await self._line.copy.entry_json(self._whole(key), name)
+        return await self._line.copy.read_json(self._entry_key(key, name))
 
     def set_entry(self, key: str, name: str, value: Any, *, as_: Any = None) -> None:
         """Set one entry to a copy of a value; other entries stay."""
@@ -141,7 +148,7 @@ class Versioned:
 
     def remove_entry(self, key: str, name: str) -> bool:
         """Remove one entry; return False if it did not exist."""
-        return self._line.copy.remove_entry(self._whole(key), name)
+        return self._line.copy.remove(self._entry_key(key, name))
 
     def entries(self, key: str, prefix: str = "", limit: int | None = None, *, as_: Any = None) -> Mapping[str, Any]:
         """Return entries whose names begin with `prefix`, in order, up to a limit."""
@@ -157,11 +164,14 @@ class Versioned:
     @property
     def unsaved(self) -> list[str]:
         """Return the keys of the whole working copy that differ from its commit; an entry is `key[name]`."""
-        return self._line.copy.list_unsaved_names()
+        return [display_key(cell_key) for cell_key in self._line.copy.list_unsaved()]
 
     def discard(self) -> None:
         """Undo all uncommitted changes of the whole working copy."""
         self._line.copy.discard()
+
+    def _entry_key(self, key: str, name: str) -> str:
+        return entry_key(checked_directory(self._whole(key)), name)
 
     def _whole(self, key: object) -> str:
         key = checked_key(key)

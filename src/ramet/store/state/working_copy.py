@@ -12,7 +12,6 @@ from ramet.store.state.mutation_tracker import MutationTracker
 from ramet.store.state.validation import (
     MOST_KEY,
     checked_directory,
-    checked_key,
     display_key,
     entry_key,
     is_directory,
@@ -34,10 +33,6 @@ class WorkingCopy:
         self.tracker = MutationTracker()
 
     # ---- changes
-
-    def list_unsaved_names(self) -> list[str]:
-        """Return the keys that differ from the commit, for display."""
-        return [display_key(cell_key) for cell_key in self.list_unsaved()]
 
     def list_unsaved(self) -> list[str]:
         """Return the keys that differ from the commit, in order."""
@@ -124,19 +119,13 @@ class WorkingCopy:
 
     async def read_key(self, key: str, default: Any, as_: Any) -> Any:
         """Return the value of a key, without blocking."""
-        key = checked_key(key)
         if not is_directory(key):
             return await self.read(key, default, as_)
         await self.blob_cache.wait(tree.scan(self.root, f"{key}\0"))  # The following read finds these nodes in memory.
         return self.get_key(key, default, as_)
 
-    async def read_entry(self, key: str, name: str, default: Any, as_: Any) -> Any:
-        """Return one entry, without blocking."""
-        return await self.read(entry_key(checked_directory(key), name), default, as_)
-
-    async def entry_json(self, key: str, name: str) -> bytes | None:
-        """Return one entry as its stored JSON: it is immutable, so changes need not be tracked."""
-        cell_key = entry_key(checked_directory(key), name)
+    async def read_json(self, cell_key: str) -> bytes | None:
+        """Return the value as its stored JSON: it is immutable, so changes need not be tracked."""
         cell = (
             self.changes[cell_key]
             if cell_key in self.changes
@@ -178,11 +167,10 @@ class WorkingCopy:
         """Read the nodes of a later scan into memory, so that it does not block."""
         await self.blob_cache.wait(tree.scan(self.root, prefix, cut=cut))
 
-    # ---- keys as people know them
+    # ---- keys as people know them, which the caller has checked
 
     def set_key(self, key: str, value: Any, as_: Any = None) -> None:
         """Set a key; for a directory, replace all its entries."""
-        key = checked_key(key)
         if not is_directory(key):
             self.put(key, value, as_)
             return
@@ -207,7 +195,6 @@ class WorkingCopy:
 
     def get_key(self, key: str, default: Any = None, as_: Any = None) -> Any:
         """Return the value of a key; for a directory, all entries by name."""
-        key = checked_key(key)
         if not is_directory(key):
             return self.get_value(key, default, as_)
         cells = self.scan(f"{key}\0")
@@ -221,12 +208,10 @@ class WorkingCopy:
 
     def has_key(self, key: str) -> bool:
         """Return whether a key has a value."""
-        key = checked_key(key)
         return self.cell(key) is not None or (is_directory(key) and self._is_any_left(f"{key}\0"))
 
     def remove_key(self, key: str) -> bool:
         """Remove a key, and the entries of a directory. Return False if it did not exist."""
-        key = checked_key(key)
         was_there = self.remove(key)
         return (self.remove_below(f"{key}\0") > 0 or was_there) if is_directory(key) else was_there
 
@@ -255,16 +240,9 @@ class WorkingCopy:
 
     # ---- entries of directories
 
-    def get_entry(self, key: str, name: str, default: Any, as_: Any) -> Any:
-        return self.get_value(entry_key(checked_directory(key), name), default, as_)
-
     def set_entry(self, key: str, name: str, value: Any, as_: Any) -> None:
         self.put(entry_key(checked_directory(key), name), value, as_)
         self._mark(key)
-
-    def remove_entry(self, key: str, name: str) -> bool:
-        """Remove one entry; return False if it did not exist."""
-        return self.remove(entry_key(checked_directory(key), name))
 
     def entries(self, key: str, prefix: str, limit: int | None, as_: Any) -> dict[str, Any]:
         """Return some entries, in the order of their names."""
