@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+import sys
+from collections.abc import Callable
 from datetime import datetime
 from typing import NamedTuple
 
@@ -53,11 +55,10 @@ def load(id: str) -> Steps[Commit]:
     return loaded
 
 
-def history(head: Commit, limit: int) -> Steps[list[Commit]]:
+def history(head: Commit | None, limit: int) -> Steps[list[Commit]]:
     """Return a commit and its ancestors over all parents; no commit comes before its descendants."""
     commits: list[Commit] = []
-    queue = _CommitQueue()
-    queue.add(head)
+    queue = _CommitQueue(head)
     while len(commits) < limit and (commit := queue.take()) is not None:
         commits.append(commit)
         if len(commits) < limit:
@@ -66,17 +67,19 @@ def history(head: Commit, limit: int) -> Steps[list[Commit]]:
     return commits
 
 
-def newest_by(head: Commit, moment: datetime) -> Steps[Commit | None]:
-    """Return the first commit of `history` that was made by that moment; None if every commit is newer."""
-    queue = _CommitQueue()
-    queue.add(head)
-    while (commit := queue.take()) is not None and commit.at > moment:
+def find(head: Commit | None, matches: Callable[[Commit], bool], most: int = sys.maxsize) -> Steps[Commit | None]:
+    """Return the first commit of `history` that matches, among the `most` newest; None if there is none."""
+    queue = _CommitQueue(head)
+    for _ in range(most):
+        commit = queue.take()
+        if commit is None or matches(commit):
+            return commit
         for each in (yield MissingBlob(commit.parents, read)):
             queue.add(each)
-    return commit
+    return None
 
 
-def history_below(head: Commit, limit: int, prefix: str, most: int) -> Steps[list[Commit]]:
+def history_below(head: Commit | None, limit: int, prefix: str, most: int) -> Steps[list[Commit]]:
     """Return those of the `most` newest commits that changed a key with this prefix; a merge counts as a change."""
     matches: list[Commit] = []
     for commit in (yield from history(head, most)):
@@ -90,27 +93,12 @@ def history_below(head: Commit, limit: int, prefix: str, most: int) -> Steps[lis
     return matches
 
 
-def is_before(head: Commit, ref: str, most: int) -> Steps[Commit | None]:
-    """Return the commit with this id if it is among the `most` newest of `head`'s history; otherwise None."""
-    queue = _CommitQueue()
-    queue.add(head)
-    for _ in range(most):
-        commit = queue.take()
-        if commit is None or commit.id == ref:
-            return commit
-        for each in (yield MissingBlob(commit.parents, read)):
-            queue.add(each)
-    return None
-
-
 def merge_base(ours: Commit, theirs: Commit) -> Steps[Commit | None]:
     """Return the newest commit in the history of both; None if the histories have nothing in common."""
     # In order of decreasing height: when a commit is examined, all its descendants have been.
     sides_by_id = {ours.id: {"ours"}}
     sides_by_id.setdefault(theirs.id, set()).add("theirs")
-    queue = _CommitQueue()
-    queue.add(ours)
-    queue.add(theirs)
+    queue = _CommitQueue(ours, theirs)
     while (commit := queue.take()) is not None:
         if len(sides_by_id[commit.id]) == 2:
             return commit
@@ -123,9 +111,12 @@ def merge_base(ours: Commit, theirs: Commit) -> Steps[Commit | None]:
 class _CommitQueue:
     """A queue of commits to examine, each once, the highest first."""
 
-    def __init__(self) -> None:
+    def __init__(self, *commits: Commit | None) -> None:
         self._heap: list[tuple[int, str]] = []
         self._commits: dict[str, Commit] = {}
+        for each in commits:
+            if each is not None:
+                self.add(each)
 
     def add(self, commit: Commit) -> None:
         if commit.id not in self._commits:

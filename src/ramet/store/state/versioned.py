@@ -216,20 +216,15 @@ class Versioned:
 
     async def history(self, limit: int = 100) -> Sequence[Commit]:
         """Return the current commit and its ancestors, the newest first."""
-        head = self._line.tip.head
-        return await self._line.blob_cache.wait(commits.history(head, limit)) if head is not None else []
+        return await self._line.blob_cache.wait(commits.history(self.head, limit))
 
     async def newest_by(self, moment: datetime) -> Commit | None:
         """Return the newest commit of the history that was made by that moment; None if there is none."""
-        head = self._line.tip.head
-        return await self._line.blob_cache.wait(commits.newest_by(head, moment)) if head is not None else None
+        return await self._line.blob_cache.wait(commits.find(self.head, lambda each: each.at <= moment))
 
     async def own_history(self, limit: int = 100, *, most: int = 1_000) -> Sequence[Commit]:
         """Return only commits that changed a key below this path, among the `most` newest of the whole state."""
-        head = self._line.tip.head
-        if head is None:
-            return []
-        return await self._line.blob_cache.wait(commits.history_below(head, limit, self._prefix, most))
+        return await self._line.blob_cache.wait(commits.history_below(self.head, limit, self._prefix, most))
 
     async def changed_here(self, commit: Commit) -> bool:
         """Return whether a commit changed a key below this path."""
@@ -238,7 +233,7 @@ class Versioned:
     async def before(self, ref: str, *, most: int = 10_000) -> Commit | None:
         """Return the commit with this id if it is among the `most` newest of the branch; None for any other id."""
         head = (await self._line.read_head()).head
-        return await self._line.blob_cache.wait(commits.is_before(head, ref, most)) if head is not None else None
+        return await self._line.blob_cache.wait(commits.find(head, lambda each: each.id == ref, most))
 
     async def open_copy(self, branch: str = "", *, at: Commit | str | None = None, author: str = "") -> Versioned:
         """Return another working copy of the state, of a branch or at a commit, with a shared cache. Raises Unknown."""
