@@ -103,12 +103,9 @@ class _Walk(Generic[T]):
         self._steps = steps
         self.request: MissingBlob | None = None
         self.result: T
-        self._advance(None)
+        self.send(None)
 
-    def send(self, values: list[Any]) -> None:
-        self._advance(values)
-
-    def _advance(self, values: list[Any] | None) -> None:
+    def send(self, values: list[Any] | None) -> None:
         try:
             self.request = next(self._steps) if values is None else self._steps.send(values)
         except StopIteration as end:

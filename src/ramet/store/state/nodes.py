@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -56,6 +57,12 @@ def position(key: str) -> str:
 
 def key_at(place: str) -> str:
     return bytes.fromhex(place).decode()
+
+
+def shared_prefix(positions: Collection[str]) -> str:
+    """Return the longest common prefix of positions."""
+    first, last = min(positions), max(positions)
+    return next((first[:at] for at, digit in enumerate(first) if last[at] != digit), first)
 
 
 def name_of(data: bytes) -> str:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from ramet.store.state import nodes
 from ramet.store.state.blob_cache import MissingBlob, Steps
-from ramet.store.state.nodes import MOST, BranchNode, Child, Leaf, Node, position
+from ramet.store.state.nodes import MOST, BranchNode, Child, Leaf, Node, position, shared_prefix
 
 EMPTY = ""  #: the root of an empty tree
 
@@ -157,7 +157,7 @@ def _change_key(root_node: Node | str, key: str, cell: bytes | None) -> Steps[Ch
 
 def _branch_above(node: BranchNode, key_digits: str, leaf: Leaf) -> BranchNode:
     """Return a branch of a node and a further entry that does not share the node's prefix."""
-    at = _shared_prefix(node.at, key_digits)
+    at = shared_prefix([node.at, key_digits])
     branch = BranchNode(at, None, {node.at[len(at)]: Child(nodes.count(node), node)})
     if key_digits == at:
         (branch.here,) = leaf.entries.values()
@@ -185,7 +185,7 @@ def _normalise(node: Node) -> Steps[Child]:
 
 def _split(leaf: Leaf) -> BranchNode:
     keys_by_digits = {position(key): key for key in leaf.entries}
-    branch = BranchNode(_shared_prefix(min(keys_by_digits), max(keys_by_digits)))
+    branch = BranchNode(shared_prefix(keys_by_digits))
     groups: dict[str, dict[str, bytes]] = {}
     for key_digits, key in keys_by_digits.items():
         if key_digits == branch.at:
@@ -194,14 +194,6 @@ def _split(leaf: Leaf) -> BranchNode:
             groups.setdefault(key_digits[len(branch.at)], {})[key] = leaf.entries[key]
     branch.children = {digit: Child(len(entries), Leaf(entries)) for digit, entries in groups.items()}
     return branch
-
-
-def _shared_prefix(first: str, second: str) -> str:
-    """Return the common prefix of two positions."""
-    for at, (a, b) in enumerate(zip(first, second, strict=False)):
-        if a != b:
-            return first[:at]
-    return min(first, second, key=len)
 
 
 def _encode_new_nodes(root_node: Node | str) -> TreeUpdate:
