@@ -20,8 +20,6 @@ from ramet.core.errors import InvalidValue, Unknown
 if TYPE_CHECKING:  # LangChain takes 0.4 s to import, and only its type is needed
     from langchain_core.messages.ai import UsageMetadata
 
-AS_OF: Final = "2026-11"
-
 
 @dataclass(frozen=True)
 class Price:
