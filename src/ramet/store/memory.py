@@ -19,7 +19,10 @@ _CURSOR = attrgetter("cursor")
 
 
 class MemoryStore(SoleKernel):
-    """A store in memory: `append` commits and notifies listeners before it returns. No thread, no task, no file."""
+    """A store in memory: no thread, no task, no file. See `ramet.store.contract` for its methods.
+
+    `append` commits and notifies listeners before it returns.
+    """
 
     name = "memory"
     durable_across_processes = False
@@ -64,7 +67,6 @@ class MemoryStore(SoleKernel):
 
     @property
     def committed(self) -> int:
-        """Return the newest ticket; 0 before the first."""
         return self._ticket
 
     async def durable(self, ticket: int) -> None:
@@ -82,7 +84,6 @@ class MemoryStore(SoleKernel):
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
     ) -> list[StoredEvent]:
-        """Return events in order of their cursors, from the first after `after`; at most `limit`."""
         for field, name in (("tree", tree), ("run", run)):
             if name is not None:
                 checked_name(field, name)
@@ -100,17 +101,14 @@ class MemoryStore(SoleKernel):
         return events
 
     async def head(self) -> int:
-        """Return the cursor of the newest event; 0 if there is none."""
         self._check()
         return self._head()
 
     async def wait(self, after: int, *, timeout_s: float | None = None) -> bool:
-        """Wait until there is an event after `after`, and return True; return False at the timeout."""
         self._check()
         return await self._notifier.wait(after, timeout_s)
 
     async def forget(self, tree: str) -> int:
-        """Remove every event of a tree permanently; return their number."""
         checked_name("tree", tree)
         self._check()
         remaining = [event for event in self._events if event.tree != tree]
@@ -121,12 +119,10 @@ class MemoryStore(SoleKernel):
     # ---- documents
 
     async def get(self, kind: str, key: str) -> Document | None:
-        """Return the newest version; None if the document does not exist."""
         self._check()
         return self._documents.get((checked_name("kind", kind), checked_name("key", key)))
 
     async def list(self, kind: str, *, prefix: str = "") -> list[Document]:
-        """Return all documents of a kind whose keys begin with `prefix`, in order of their keys."""
         checked_name("kind", kind), checked_name("prefix", prefix)
         self._check()
         matches = (each for each in self._documents.values() if each.kind == kind and each.key.startswith(prefix))
@@ -135,7 +131,6 @@ class MemoryStore(SoleKernel):
     async def put(
         self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
     ) -> Document:
-        """Write a document. Raises Conflict, and changes nothing, if it does not have the version `expected`."""
         checked_name("kind", kind), checked_name("key", key), checked_data("data", data)
         self._check()
         version = self._version(kind, key, expected)
@@ -145,7 +140,6 @@ class MemoryStore(SoleKernel):
         return document
 
     async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
-        """Delete a document; return False if there was none. Raises Conflict like `put`."""
         checked_name("kind", kind), checked_name("key", key)
         self._check()
         self._version(kind, key, expected)
@@ -154,43 +148,33 @@ class MemoryStore(SoleKernel):
     # ---- blobs
 
     async def put_blob(self, data: bytes) -> str:
-        """Store bytes; return their name, the SHA-256 of the content in hex."""
         name = hashlib.sha256(checked_data("data", data)).hexdigest()
         self._check()
         self._blobs[name] = data
         return name
 
     async def get_blob(self, name: str) -> bytes | None:
-        """Return the bytes with this name; None if there are none."""
         self._check()
         return self._blobs.get(name)
 
     async def get_blobs(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        """Return the bytes of these names; unknown names are omitted."""
         return self.get_blobs_now(names)
 
     def get_blobs_now(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        """Return the bytes of these names without awaiting; unknown names are omitted."""
         self._check()
         return {name: self._blobs[name] for name in names if name in self._blobs}
 
     async def list_blobs(self) -> Sequence[str]:
-        """Return the names of all blobs, sorted."""
         self._check()
         return sorted(self._blobs)
 
     async def delete_blob(self, name: str) -> bool:
-        """Delete a blob; return False if there was none."""
         self._check()
         return self._blobs.pop(name, None) is not None
 
     # ---- both
 
     async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
-        """Store blobs and write documents, all or none.
-
-        Raises Conflict, and changes nothing, if a version is not as expected.
-        """
         checked_together(blobs, documents)
         self._check()
         versions = [

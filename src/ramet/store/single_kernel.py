@@ -75,7 +75,6 @@ class SoleKernel(ABC):
         return []
 
     async def release(self, tree: str) -> None:
-        """Release a tree; idempotent."""
         self._writes()
         self._owned_trees.discard(checked_name("tree", tree))
 

@@ -153,7 +153,6 @@ class PostgresStore:
 
     @property
     def committed(self) -> int:
-        """Return the newest ticket that survives every crash."""
         return self._open.batches.committed if self._open is not None else self._committed_at_close
 
     async def durable(self, ticket: int) -> None:
@@ -177,29 +176,24 @@ class PostgresStore:
             await open_store.confirm_ownership()
 
     def on_commit(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """Call `listener` with the newest committed ticket, once per batch; return a function that stops this."""
         return self._usable().batches.listeners.add(listener)
 
     def on_loss(self, listener: Callable[[StoreFailed], None]) -> Callable[[], None]:
-        """Call `listener` once if this kernel may have been replaced; return a function that stops this."""
         self._usable()
         return self._losses.add(listener)
 
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
     ) -> builtins.list[StoredEvent]:
-        """Return committed events in order of their cursors, from the first after `after`; at most `limit`."""
         for field, text in (("tree", tree), ("run", run)):
             if text is not None:
                 _check_text(field, text)
         return await self._query(lambda reader: reader.read(after, tree, run, max(limit, 0)))
 
     async def head(self) -> int:
-        """Return the cursor of the newest committed event; 0 if there is none."""
         return await self._query(lambda reader: reader.head())
 
     async def wait(self, after: int, *, timeout_s: float | None = None) -> bool:
-        """Wait until any process has written an event after `after`, and return True; return False at the timeout."""
         wait_s = None if timeout_s is None else max(timeout_s, _FIRST_LOOK_S)
         loop = asyncio.get_running_loop()
         until = None if timeout_s is None else loop.time() + timeout_s
@@ -218,7 +212,6 @@ class PostgresStore:
             return False
 
     async def forget(self, tree: str) -> int:
-        """Remove every event of a tree permanently; return their number."""
         _check_text("tree", tree)
         return int(await self._change(tables.forget(self._place.queries, tree), 0, closes_batch=True))
 
@@ -230,13 +223,11 @@ class PostgresStore:
     # ---- documents
 
     async def get(self, kind: str, key: str) -> Document | None:
-        """Return the newest version; None if the document does not exist."""
         _check_text("kind", kind)
         _check_text("key", key, kind)
         return await self._query(lambda reader: reader.get(kind, key))
 
     async def list(self, kind: str, *, prefix: str = "") -> builtins.list[Document]:
-        """Return all documents of a kind whose keys begin with `prefix`, in order of their keys."""
         _check_text("kind", kind)
         _check_text("prefix", prefix)
         return await self._query(lambda reader: reader.documents(kind, prefix))
@@ -244,7 +235,6 @@ class PostgresStore:
     async def put(
         self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
     ) -> Document:
-        """Write a document, durably, after all earlier appends. Raises Conflict and StoreFailed."""
         _check_text("kind", kind)
         _check_text("key", key, kind)
         checked_data("data", data)
@@ -258,7 +248,6 @@ class PostgresStore:
         return document
 
     async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
-        """Delete a document; return False if there was none. Raises Conflict like `put`."""
         _check_text("kind", kind)
         _check_text("key", key, kind)
         return bool(await self._change(tables.delete(self._place.queries, kind, key, expected), 0))
@@ -266,7 +255,6 @@ class PostgresStore:
     # ---- blobs
 
     async def put_blob(self, data: bytes) -> str:
-        """Store bytes durably; return their name, the SHA-256 of the content in hex."""
         checked_data("data", data)
         if len(data) <= _HASH_INLINE:
             name = hashlib.sha256(data).hexdigest()
@@ -275,12 +263,10 @@ class PostgresStore:
         return str(await self._change(tables.put_blob(self._place.queries, name, data), len(data)))
 
     async def get_blob(self, name: str) -> bytes | None:
-        """Return the bytes with this name; None if there are none."""
         _check_text("name", name)
         return await self._query(lambda reader: reader.get_blob(name))
 
     async def get_blobs(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        """Return the bytes of these names, in one query; unknown names are omitted."""
         checked_names = [_check_text("name", name) for name in names]
         return await self._query(lambda reader: reader.get_blobs(checked_names))
 
@@ -294,18 +280,15 @@ class PostgresStore:
         return open_store.reading_now(lambda: open_store.reader.get_blobs(checked_names))
 
     async def list_blobs(self) -> Sequence[str]:
-        """Return the names of all blobs."""
         return await self._query(lambda reader: reader.list_blobs())
 
     async def delete_blob(self, name: str) -> bool:
-        """Delete a blob; return False if there was none."""
         _check_text("name", name)
         return bool(await self._change(tables.delete_blob(self._place.queries, name), 0))
 
     # ---- both
 
     async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
-        """Store blobs and write documents, all or none, durably. Raises Conflict and StoreFailed."""
         size = self._size_of(blobs, documents)
         if size <= _HASH_INLINE:
             blobs_by_name = _hash_blobs(blobs)
@@ -318,36 +301,29 @@ class PostgresStore:
     # ---- kernels
 
     async def kernels(self) -> Sequence[KernelInfo]:
-        """Return this kernel, all other live ones, and dead ones that left trees; in order of their names."""
         peers, own_name = await self._query(lambda reader: reader.kernels()), "" if self._read_only else self.kernel
         return [each.info for each in peers if each.info.alive or each.has_trees or each.info.name == own_name]
 
     async def announce(self, address: str) -> None:
-        """Publish this kernel's address to all kernels, until it ends."""
         await self._change(tables.announce(self._place, self.kernel, _check_text("address", address)), 0)
 
     def on_kernels(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Call `listener` when `kernels` may have changed; return a function that stops this."""
         self._usable().watch_kernels()
         return self._watching.add(listener)
 
     @property
     def is_away(self) -> bool:
-        """Return whether this kernel has lost its session and lock, and is trying to regain both."""
         return self._open is not None and self._open.is_away
 
     async def has_closed(self, kernel: str, epoch: int) -> bool:
-        """Return whether a kernel closed its store in that epoch and has not begun again."""
         name = _check_text("kernel", kernel)
         return await self._query(lambda reader: reader.has_closed(name, epoch))
 
     async def owner_of(self, tree: str) -> KernelInfo | None:
-        """Return the kernel that owns a tree, alive or not; None if the tree has ended, was released, or is unknown."""
         _check_text("tree", tree)
         return await self._query(lambda reader: reader.owner(tree))
 
     async def claim(self, trees: Sequence[str]) -> Sequence[str]:
-        """Claim this kernel's trees, trees without a kernel, and trees of dead ones; return the trees it owns now."""
         names = [_check_text("tree", tree) for tree in trees]
         owned_trees: Sequence[str] = await self._change(self._writable().ownership.claim(names), 0) if names else []
         return owned_trees
@@ -355,7 +331,6 @@ class PostgresStore:
     async def take_over(
         self, kernel: str, trees: Sequence[str], documents: Sequence[DocumentWrite]
     ) -> Sequence[Document] | None:
-        """Claim trees and write documents for a dead kernel, in one change. Raises Conflict."""
         names = [_check_text("tree", tree) for tree in trees]
         size = self._size_of((), documents)
         write = tables.put_together(self._place.queries, (), documents)
@@ -364,18 +339,15 @@ class PostgresStore:
         return stored_documents
 
     async def claim_orphaned(self, limit: int = 16) -> Sequence[str]:
-        """Claim at most `limit` trees of dead kernels, and return them."""
         trees: Sequence[str] = await self._change(
             self._writable().ownership.claim_orphaned(checked_number("limit", limit)), 0
         )
         return trees
 
     async def release(self, tree: str) -> None:
-        """Release a tree durably; idempotent."""
         await self._change(self._writable().ownership.release(_check_text("tree", tree)), 0)
 
     def on_tree_loss(self, listener: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
-        """Call `listener` once for each tree that became another kernel's; return a function that stops this."""
         self._usable()
         return self._tree_losses.add(listener)
 

@@ -34,7 +34,7 @@ _FIRST_LOOK_S, _LOOK_S = 0.005, 0.05  #: how often another process polls for new
 
 
 class SqliteStore(SoleKernel):
-    """A store in one file; durable data survives a power cut."""
+    """A store in one file; durable data survives a power cut. See `ramet.store.contract` for its methods."""
 
     name = "sqlite"
     durable_across_processes = True
@@ -100,15 +100,12 @@ class SqliteStore(SoleKernel):
 
     @property
     def committed(self) -> int:
-        """Return the newest ticket that survives a power cut; 0 before the first."""
         return self._commits.committed if self._commits else self._committed_at_close
 
     async def durable(self, ticket: int) -> None:
-        """Return once the entry of this ticket, and all before it, is on disk. A cancelled wait changes nothing."""
         await (self._commits or self._writes()).durable(ticket)
 
     def on_commit(self, listener: Callable[[int], None]) -> Callable[[], None]:
-        """Call `listener` on the event loop once per batch, before callers that wait for the batch continue."""
         self._check()
         return self._notifier.listen(listener)
 
@@ -123,21 +120,18 @@ class SqliteStore(SoleKernel):
     async def read(
         self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
     ) -> list[StoredEvent]:
-        """Return committed events in order of their cursors, from the first after `after`; at most `limit`."""
         for field, name in (("tree", tree), ("run", run)):
             if name is not None:
                 checked_name(field, name)
         return await self._read(SqliteReader.events, min(after, MOST_NUMBER), tree, run, limit)
 
     async def head(self) -> int:
-        """Return the cursor of the newest committed event; 0 if there is none."""
         if self.read_only:
             return await self._read(SqliteReader.head)
         self._check()
         return self._notifier.head
 
     async def wait(self, after: int, *, timeout_s: float | None = None) -> bool:
-        """Wait until any process has written an event after `after`, and return True; return False at the timeout."""
         self._check()
         if not self.read_only:
             return await self._notifier.wait(after, timeout_s)
@@ -179,17 +173,14 @@ class SqliteStore(SoleKernel):
     # ---- documents
 
     async def get(self, kind: str, key: str) -> Document | None:
-        """Return the newest version; None if the document does not exist."""
         return await self._read(SqliteReader.document, checked_name("kind", kind), checked_name("key", key))
 
     async def list(self, kind: str, *, prefix: str = "") -> list[Document]:
-        """Return all documents of a kind whose keys begin with `prefix`, in order of their keys."""
         return await self._read(SqliteReader.documents, checked_name("kind", kind), checked_name("prefix", prefix))
 
     async def put(
         self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
     ) -> Document:
-        """Write a document; it and all earlier appends are on disk when this returns. Raises Conflict."""
         checked_name("kind", kind), checked_name("key", key), checked_data("data", data)
         version = None if expected is None else checked_number("expected", expected)
         if tree is not None:
@@ -198,7 +189,6 @@ class SqliteStore(SoleKernel):
         return document
 
     async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
-        """Delete a document; return False if there was none. Raises Conflict like `put`."""
         checked_name("kind", kind), checked_name("key", key)
         version = None if expected is None else checked_number("expected", expected)
         is_removed: bool = await self._writes().change(lambda journal: journal.delete(kind, key, version))
@@ -207,17 +197,14 @@ class SqliteStore(SoleKernel):
     # ---- blobs
 
     async def put_blob(self, data: bytes) -> str:
-        """Store bytes, on disk when this returns; return their name, the SHA-256 of the content in hex."""
         checked_data("data", data)
         name: str = await self._writes().change(lambda journal: journal.put_blob(data))
         return name
 
     async def get_blob(self, name: str) -> bytes | None:
-        """Return the bytes with this name; None if there are none."""
         return await self._read(SqliteReader.blob, _digest(name))
 
     async def get_blobs(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        """Return the bytes of these names, in one query; unknown names are omitted."""
         return await self._read(SqliteReader.blobs_named, [_digest(name) for name in names])
 
     def get_blobs_now(self, names: Sequence[str]) -> Mapping[str, bytes]:
@@ -232,11 +219,9 @@ class SqliteStore(SoleKernel):
             raise StoreFailed(self.path, database.plain(error)) from None
 
     async def list_blobs(self) -> Sequence[str]:
-        """Return the names of all blobs, sorted."""
         return await self._read(SqliteReader.blobs)
 
     async def delete_blob(self, name: str) -> bool:
-        """Delete a blob; return False if there was none."""
         digest = _digest(name)
         is_removed: bool = await self._writes().change(lambda journal: journal.delete_blob(digest))
         return is_removed
@@ -244,7 +229,6 @@ class SqliteStore(SoleKernel):
     # ---- both
 
     async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
-        """Store blobs and write documents, all or none, on disk when this returns. Raises Conflict."""
         checked_together(blobs, documents)
         size = sum(map(len, blobs)) + sum(len(document.data) for document in documents)
         stored_documents: Sequence[Document] = await self._writes().change(
