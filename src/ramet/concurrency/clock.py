@@ -39,11 +39,9 @@ class SystemClock:
     """The clock of the machine."""
 
     def now(self) -> datetime:
-        """Return the time of day, timezone-aware, in UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
-        """Return monotonic seconds."""
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:

@@ -89,7 +89,6 @@ class RunTree:
                 self.post.report_end(each)
 
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
-        """Return the types that this run may spawn, with their descriptions."""
         return spawnable(self._run_of(parent), self.register.services)
 
     async def send(

@@ -30,7 +30,6 @@ class Listeners(Generic[P]):
             listener(*args, **kwargs)
 
     def clear(self) -> None:
-        """Remove all listeners."""
         self._listeners.clear()
 
     def __iter__(self) -> Iterator[Callable[P, None]]:

@@ -89,7 +89,6 @@ class HookRunner:
         return len(self._hooks)
 
     def listens(self, event: str) -> bool:
-        """Return whether a hook is registered for `event`."""
         return event in self._by_event
 
     async def fire(

@@ -62,7 +62,6 @@ class Board:
         self._is_living, self._open = is_living, open
 
     async def reserve(self) -> str:
-        """Return an id that no other task has or will have."""
         return await self._change(next_id)
 
     async def create(
@@ -194,7 +193,6 @@ class Board:
         return task_of((await self._read())[0], id)
 
     async def list(self) -> Sequence[Task]:
-        """Return all tasks, in order of their numbers."""
         page, _ = await self._read()
         return [task_of(page, id) for id in sorted(page.rows, key=int)]
 

@@ -313,7 +313,6 @@ class TreePlacement:
     environ: Mapping[str, str] | None = None  #: None: the host's own
 
     async def backend(self, grant: Grant) -> Backend:
-        """Return the backend for a run of this grant. Raises IsolationUnavailable."""
         backend = await self.sandboxes.backend()
         probe = await backend.probe()
         if grant.isolation.rank > probe.level.rank and not _can_be_fresh(backend, probe.level, grant):
@@ -323,7 +322,6 @@ class TreePlacement:
         return backend
 
     def folder(self, run: RunInfo, *, is_there: bool = False) -> RunFolder:
-        """Return the run's own folder."""
         if is_there:
             return self.sandboxes.folders.find(run.id)
         return self.sandboxes.folders.create(run.id, path=run.path, agent=run.agent)

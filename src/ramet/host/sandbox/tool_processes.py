@@ -68,7 +68,6 @@ class ToolProcesses:
         return tuple(self._grant.secrets.values())
 
     def check(self, tools: Sequence[BaseTool]) -> None:
-        """Raise NotShippable for a tool that cannot run in a process."""
         new = [tool for tool in tools if id(tool) not in self._checked_tools]
         check_tools(new)
         self._checked_tools.update((id(tool), tool) for tool in new)

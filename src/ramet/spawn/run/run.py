@@ -172,7 +172,6 @@ class Run:
 
     @property
     def living_descendants(self) -> Iterable[Run]:
-        """The living children."""
         return self.children.values()
 
     def recorded_end(self) -> asyncio.Future[Result]:

@@ -83,7 +83,6 @@ class PostgresReader:
             raise
 
     def read(self, after: int, tree: str | None, run: str | None, limit: int) -> list[StoredEvent]:
-        """Return the events after a cursor."""
         name = "_".join(["read", *(["tree"] if tree is not None else []), *(["run"] if run is not None else [])])
         values = {"after": after, "tree": tree, "run": run, "limit": limit}
 
@@ -102,34 +101,28 @@ class PostgresReader:
         return self._ask(work)
 
     def head(self) -> int:
-        """Return the newest cursor."""
         return int(self._ask(lambda connection: connection.execute(self._place.queries["head"]).fetchone() or (0,))[0])
 
     def get(self, kind: str, key: str) -> Document | None:
-        """Return one document."""
         values = {"kind": kind, "key": key}
         row = self._ask(lambda it: it.execute(self._place.queries["get"], values, binary=True).fetchone())
         return None if row is None else Document(*row)
 
     def documents(self, kind: str, prefix: str) -> list[Document]:
-        """Return all documents of a kind."""
         values = {"kind": kind, "prefix": prefix}
         rows = self._ask(lambda it: it.execute(self._place.queries["list"], values, binary=True).fetchall())
         return [Document(*row) for row in rows]
 
     def get_blob(self, name: str) -> bytes | None:
-        """Return the bytes of a name."""
         row = self._ask(lambda it: it.execute(self._place.queries["get_blob"], {"name": name}, binary=True).fetchone())
         return None if row is None else bytes(row[0])
 
     def get_blobs(self, names: Sequence[str]) -> dict[str, bytes]:
-        """Return the bytes of some names."""
         values = {"names": list(names)}
         rows = self._ask(lambda it: it.execute(self._place.queries["get_blobs"], values, binary=True).fetchall())
         return {name: bytes(data) for name, data in rows}
 
     def list_blobs(self) -> tuple[str, ...]:
-        """Return the names of all blobs."""
         return tuple(row[0] for row in self._ask(lambda it: it.execute(self._place.queries["list_blobs"]).fetchall()))
 
     def kernels(self) -> list[PeerKernel]:
@@ -138,13 +131,11 @@ class PostgresReader:
         return [PeerKernel(KernelInfo(*row[:4]), *row[4:]) for row in rows]
 
     def owner(self, tree: str) -> KernelInfo | None:
-        """Return the owner of a tree."""
         values = {"tree": tree, "grace_s": GRACE_S}
         row = self._ask(lambda it: it.execute(self._place.queries["owner"], values).fetchone())
         return None if row is None else KernelInfo(*row)
 
     def has_closed(self, kernel: str, epoch: int) -> bool:
-        """Return whether a kernel closed its store in that epoch and has not begun again."""
         values = {"kernel": kernel, "epoch": epoch}
         return self._ask(lambda it: it.execute(self._place.queries["has_left"], values).fetchone()) is not None
 

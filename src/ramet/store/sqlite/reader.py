@@ -68,33 +68,26 @@ class SqliteReader:
         return result
 
     def head(self) -> int:
-        """Return the newest cursor; 0 if there is none."""
         return int(self._connection.execute(self._queries["head"]).fetchone()[0])
 
     def document(self, kind: str, key: str) -> Document | None:
-        """Return the newest version of a document; None if there is none."""
         row = self._connection.execute(self._queries["document"], (kind, key)).fetchone()
         return _document(kind, key, *row) if row else None
 
     def documents(self, kind: str, prefix: str) -> list[Document]:
-        """Return all documents of a kind whose keys begin with `prefix`, in order of their keys."""
         return [_document(kind, *row) for row in self._all("documents", {"kind": kind, "prefix": prefix})]
 
     def blob(self, name: bytes) -> bytes | None:
-        """Return the bytes with this name; None if there are none."""
         row = self._connection.execute(self._queries["blob"], (name,)).fetchone()
         return row[0] if row else None
 
     def blobs_named(self, names: Sequence[bytes]) -> dict[str, bytes]:
-        """Return the bytes of these names, by their names in hex."""
         return {name.hex(): data for name in names if (data := self.blob(name)) is not None}
 
     def blobs(self) -> list[str]:
-        """Return the names of all blobs, in order."""
         return [name for (name,) in self._all("blobs")]
 
     def close(self) -> None:
-        """Close the connection."""
         self._connection.close()
 
     def _check(self, tree: str, cursor: int, run: int, seq: int, kind: int, data: object, checksum: int | None) -> None:

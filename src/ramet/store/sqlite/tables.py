@@ -65,7 +65,6 @@ class Journal:
 
     @property
     def position(self) -> Mark:
-        """Return the committed position."""
         return Mark(self._cursor, self._changes)
 
     def accept_loss(self, mark: Mark) -> None:
@@ -124,7 +123,6 @@ class Journal:
         return removed_count
 
     def rewrite(self, cursor: int, data: bytes) -> None:
-        """Replace the data of an event."""
         if (numbers := self._execute("numbers_of_event", cursor).fetchone()) is not None:
             run, seq, kind = numbers
             self._execute("rewrite_event", data, checksum_of(cursor, run, seq, kind, data), cursor)
@@ -141,13 +139,11 @@ class Journal:
         return self._execute("delete_document", kind, key).rowcount > 0
 
     def put_blob(self, data: bytes) -> str:
-        """Store bytes under the hash of their content."""
         digest = hashlib.sha256(data)
         self._execute("put_blob", digest.digest(), data)
         return digest.hexdigest()
 
     def delete_blob(self, name: bytes) -> bool:
-        """Delete a blob; return whether it existed."""
         return self._execute("delete_blob", name).rowcount > 0
 
     def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
