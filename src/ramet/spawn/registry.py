@@ -72,7 +72,6 @@ class RunRegistry:
         )
 
     def add(self, run: Run) -> None:
-        """Register a new run."""
         self.runs[run.info.id] = run
         self._names[run.name] = run.info.id
         if run.parent is None:

@@ -25,8 +25,6 @@ from ramet.spawn.run.turn import TurnResult
 
 
 class CachedResult(NamedTuple):
-    """A stored result."""
-
     value: Any  #: as recorded
     run: str  #: id of the run that produced it
     at: datetime

@@ -39,7 +39,6 @@ class RunTree:
         self.spawner = Spawner(self.register, self.supervisor, tree=self)
 
     def handle(self, run: Run) -> Handle:
-        """Return a handle of a run."""
         return Handle(run, self.supervisor, self.post)
 
     async def spawn(self, parent: ToolUseContext, request: SpawnRequest) -> Handle:

@@ -21,8 +21,6 @@ _HEADER = struct.Struct("!II")
 
 
 class Frame(NamedTuple):
-    """A complete frame."""
-
     control: bytes
     body: bytes = b""
 
@@ -56,7 +54,6 @@ class FrameReader:
 
     @property
     def is_partial(self) -> bool:
-        """Return whether a frame is incomplete."""
         return bool(self._buffer) or self._body is not None
 
     @property

@@ -72,7 +72,6 @@ class ResumableStream:
 
     @property
     def last_received(self) -> int:
-        """Return the number of the last received frame."""
         return self._last_received
 
     @property

@@ -43,7 +43,6 @@ class LineReader:
 
     @property
     def is_partial(self) -> bool:
-        """Return whether a frame is incomplete."""
         return bool(self._buffer) or self._line is not None
 
     def feed(self, data: bytes) -> Iterator[Frame]:

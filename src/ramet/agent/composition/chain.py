@@ -28,7 +28,6 @@ class Chain(Composition):
         return value
 
     def parts(self) -> tuple[Agent, ...]:
-        """Return the steps, in order."""
         return self.steps
 
 

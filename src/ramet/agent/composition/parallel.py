@@ -81,7 +81,6 @@ class Parallel(Composition):
                 raise
 
     def parts(self) -> tuple[Agent, ...]:
-        """Return the branches, in order."""
         return self.branches
 
 

@@ -31,13 +31,10 @@ class FileStamp(NamedTuple):
 
     @classmethod
     def of(cls, status: os.stat_result) -> FileStamp:
-        """Return the stamp of a stat result."""
         return cls(status.st_mtime_ns, status.st_size, status.st_ino, status.st_dev)
 
 
 class Content(NamedTuple):
-    """The bytes of a file."""
-
     data: bytes
     stamp: FileStamp
     cut: bool = False  #: the file has more bytes than the limit

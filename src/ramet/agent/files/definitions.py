@@ -100,17 +100,14 @@ class Definitions(Mapping[str, Agent]):
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Return the problems of the snapshot."""
         return self._view.problems
 
     @property
     def notes(self) -> tuple[Problem, ...]:
-        """Return the notes of the snapshot."""
         return self._view.notes
 
     @property
     def shadowed_definitions(self) -> tuple[ShadowedDefinition, ...]:
-        """Return the shadowed definitions of the snapshot."""
         return self._view.shadowed_definitions
 
     def snapshot(self) -> Snapshot:

@@ -91,7 +91,6 @@ def all_text(message: BaseMessage) -> str:
 
 
 def text_of(message: BaseMessage) -> str:
-    """Return the text of a message."""
     if isinstance(message.content, str):
         return message.content
     return "\n".join(each if isinstance(each, str) else str(each.get("text") or "") for each in message.content)

@@ -62,7 +62,6 @@ def needs_request(model: BaseChatModel, kwargs: Mapping[str, Any], runnable: Run
 
 
 def endpoint_of(model: BaseChatModel) -> Endpoint:
-    """Return the endpoint of this model."""
     for name in ("root_async_client", "root_client"):
         address = getattr(getattr(model, name, None), "base_url", None)
         if address is not None:

@@ -11,8 +11,6 @@ from ramet.core.outcome import ErrorInfo, Result, Status
 
 
 class TurnResult(NamedTuple):
-    """The result of a turn."""
-
     status: Status
     value: Any = None
     error: ErrorInfo | None = None

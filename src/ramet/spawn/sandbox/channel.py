@@ -154,7 +154,6 @@ class GuestChannel(asyncio.Protocol):
     # ---- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport of the channel."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._outbound.attach(transport)
@@ -168,7 +167,6 @@ class GuestChannel(asyncio.Protocol):
         self._outbound.resume()
 
     def data_received(self, data: bytes) -> None:
-        """Process bytes of the guest."""
         if self._end_future.done():
             return
         self.received_bytes += len(data)

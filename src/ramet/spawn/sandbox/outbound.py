@@ -36,7 +36,6 @@ class FileBody:
     size: int
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self.fd)
 
 
@@ -83,7 +82,6 @@ class Outbound:
         self._is_truncated = False  #: a message was begun and not completed
 
     def attach(self, transport: asyncio.Transport) -> None:
-        """Set the transport to send over."""
         transport.set_write_buffer_limits(high=MAX_OUTBOUND)
         self._transport = transport
 

@@ -31,8 +31,6 @@ _STDLIB: Final = pathlib.Path(os.__file__).parent
 
 
 class Source(Struct, frozen=True, array_like=True):
-    """The source of one module."""
-
     name: str
     path: str  #: path of the original file, for tracebacks
     package: bool
@@ -126,7 +124,6 @@ class _Bundle:
         """Return None, so that Python creates an ordinary module."""
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Execute the module's source."""
         source = self._modules[module.__name__]
         exec(compile(source.text or "", source.path or "<bundle>", "exec", dont_inherit=True), vars(module))
 
@@ -135,7 +132,6 @@ class _Bundle:
         return self._modules[name].text
 
     def source(self, name: str) -> Source:
-        """Return the complete source record of a module."""
         return self._modules[name]
 
 

@@ -34,8 +34,6 @@ class StopReply(Struct, frozen=True, kw_only=True):
 
 
 class Text(Struct, frozen=True, kw_only=True):
-    """A single text."""
-
     text: str
 
 
@@ -54,8 +52,6 @@ class RunSummary(Struct, frozen=True, kw_only=True):
 
 
 class Runs(Struct, frozen=True, kw_only=True):
-    """A listing of runs."""
-
     runs: tuple[RunSummary, ...]
 
 
