@@ -161,7 +161,7 @@ class Tries:
 
     def longest_errors(self, data: Any, tries: int) -> int:
         """Return the maximum total characters of the errors of data."""
-        parts, objects, names = _extent(data)
+        parts, objects, names = extent_of(data)
         if self._has_choices:
             parts = objects = tries
         return (parts + objects * self._most_fields) * (_ERROR + self._accepted_chars + names)
@@ -253,8 +253,15 @@ def _fields(schema: Mapping[str, Any]) -> int:
     return max(map(len, required_lists), default=0)
 
 
-def _extent(data: Any) -> tuple[int, int, int]:
-    """Return the number of parts of data, of objects and lists in it, and the longest path of names."""
+class Extent(NamedTuple):
+    """The number of parts of data, of objects and lists among them, and the characters of the longest path of names."""
+
+    parts: int
+    objects: int
+    names: int
+
+
+def extent_of(data: Any) -> Extent:
     parts = objects = longest = 0
     stack = [(data, 0)]
     while stack:
@@ -267,4 +274,4 @@ def _extent(data: Any) -> tuple[int, int, int]:
         elif isinstance(part, list):
             objects += 1
             stack.extend((value, names) for value in part)
-    return parts, objects, longest
+    return Extent(parts, objects, longest)

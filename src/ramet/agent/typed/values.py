@@ -12,7 +12,7 @@ from typing import Any
 
 from ramet.agent.schemas.work_budget import TooManySteps, count_steps, spend_steps
 from ramet.agent.typed.cache import SizedCache
-from ramet.agent.typed.validation import DoesNotFitType, Validation
+from ramet.agent.typed.validation import DoesNotFitType, Validation, extent_of
 from ramet.core.errors import InvalidValue
 
 _STEPS_OF_A_DEFAULT = 4  #: a list or an object, checked separately; plus one for each of its parts
@@ -99,18 +99,7 @@ class Default:
 
     @functools.cached_property
     def _steps(self) -> int:
-        return _STEPS_OF_A_DEFAULT + _parts(self.data) + len(self._text) // _CHARACTERS
-
-
-def _parts(data: Any) -> int:
-    """Return the number of objects, lists and all their parts."""
-    count, stack = 0, [data]
-    while stack:
-        part = stack.pop()
-        count += 1
-        if isinstance(part, list | dict):
-            stack.extend(part.values() if isinstance(part, dict) else part)
-    return count
+        return _STEPS_OF_A_DEFAULT + extent_of(self.data).parts + len(self._text) // _CHARACTERS
 
 
 def encode_argument(hint: Any, value: Any, path: str) -> Any:
