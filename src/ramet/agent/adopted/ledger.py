@@ -193,13 +193,9 @@ class _Handler:
             return False
         return handler.ledger is not self.ledger or call is None or call.context is not self.ledger.context
 
-
-class Gatekeeper(_Handler, AsyncCallbackHandler):
-    """The handler of awaited calls in the event loop of the run; it may wait.
-
-    A refusal is raised by the bookkeeper, which runs last: LangChain has created a coroutine for each handler by now,
-    and would not await those after the handler that raises.
-    """
+    @property
+    def _ignores_calls(self) -> bool:
+        return self.is_inherited
 
     @property
     def ignore_llm(self) -> bool:
@@ -215,6 +211,14 @@ class Gatekeeper(_Handler, AsyncCallbackHandler):
     def ignore_agent(self) -> bool:
         """Return whether to skip tool calls."""
         return self._ignores_calls
+
+
+class Gatekeeper(_Handler, AsyncCallbackHandler):
+    """The handler of awaited calls in the event loop of the run; it may wait.
+
+    A refusal is raised by the bookkeeper, which runs last: LangChain has created a coroutine for each handler by now,
+    and would not await those after the handler that raises.
+    """
 
     @property
     def _ignores_calls(self) -> bool:
@@ -245,21 +249,6 @@ class Gatekeeper(_Handler, AsyncCallbackHandler):
 
 class Bookkeeper(_Handler, BaseCallbackHandler):
     """The handler of synchronous calls, in any thread, and of the end of every call."""
-
-    @property
-    def ignore_llm(self) -> bool:
-        """Return whether to skip model requests."""
-        return self.is_inherited
-
-    @property
-    def ignore_chat_model(self) -> bool:
-        """Return whether to skip requests of chat models."""
-        return self.is_inherited
-
-    @property
-    def ignore_agent(self) -> bool:
-        """Return whether to skip tool calls."""
-        return self.is_inherited
 
     def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Reserve a request, unless the gatekeeper has."""
