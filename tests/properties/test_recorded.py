@@ -11,9 +11,11 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ramet.agent.definition import Agent
+from ramet.agent.result_codec import decode_result, encode_result
 from ramet.core.errors import DefinitionMissing, InvalidValue, NotShippable, ProtocolError
 from ramet.wire.values.journal_values import MAX_BYTES, from_record, to_record
 
@@ -58,6 +60,19 @@ def record_as_json(value: Any) -> Any:
 def test_data_is_read_back_unchanged(value: Any) -> None:
     """Bytes, large integers, decimals and keys that begin with "@" are read back unchanged."""
     assert from_record(record_as_json(value)) == value
+
+
+def no_result() -> Any:
+    """Return a value of no declared type."""
+
+
+@given(VALUES)
+@example({"@x": 1})
+@example([{"@type": "a.B", "repr": "b"}])
+def test_the_result_of_a_function_is_read_back_unchanged(value: Any) -> None:
+    """Also a result with keys that begin with "@": a resumed run must not take them for a type of ramet's."""
+    agent = Agent(name="f", function=no_result)
+    assert decode_result(agent, msgspec.json.decode(msgspec.json.encode(encode_result(agent, value)))) == value
 
 
 @given(THINGS)

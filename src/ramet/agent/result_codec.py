@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from typing import Any
+
+import msgspec
 
 from ramet.agent.definition import Agent
 from ramet.agent.output import OutputContract
@@ -18,10 +21,10 @@ def encode_result(agent: Agent, value: Any) -> Any:
     """Return a value as JSON for the record: an answer by its contract, data as data, other values as type and repr."""
     if value is not None and agent.output is not None and agent.function is None:
         return OutputContract(agent.output).data(value)
-    try:
-        return to_json_value(value, "value")
-    except InvalidValue:
-        pass
+    with suppress(InvalidValue):
+        data = to_json_value(value, "value")
+        if b'"@' not in msgspec.json.encode(data):  # Otherwise a key may look like a type of ramet's.
+            return data
     try:
         return to_record(value)
     except NotShippable:
