@@ -35,6 +35,13 @@ def read_regular(name: str | os.PathLike[str], *, limit: int) -> bytes:
     return content
 
 
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of the data, however many calls that takes. Raises OSError."""
+    remaining = memoryview(data)
+    while remaining:
+        remaining = remaining[os.write(descriptor, remaining) :]
+
+
 def has_hole(descriptor: int) -> bool:
     """Return whether a part of a file was never written.
 

@@ -133,6 +133,12 @@ def remove(folder: int, name: str) -> None:
                 raise
 
 
+def remove_path(path: Path) -> None:
+    """Remove the file or folder at a path, as `remove` does, and follow no link there."""
+    with open_root(path.parent) as folder:
+        remove(folder, path.name)
+
+
 def _remove_once(folder: int, name: str) -> None:
     try:
         status = os.stat(name, dir_fd=folder, follow_symlinks=False)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
 from ramet.core.errors import Damaged, InvalidValue, StoreInUse
+from ramet.disk.regular_files import write_all
 from ramet.host.observability.audit import AuditEntry
 
 _log = logging.getLogger("ramet.audit")
@@ -120,9 +121,7 @@ class AuditFile:
         body = json.dumps(header | entry | header, separators=(",", ":"))[:-1].encode()
         line = body + f',"own":"{_sha(body)}"}}'.encode()
         try:
-            remaining = memoryview(line + b"\n")
-            while remaining:
-                remaining = remaining[os.write(fd, remaining) :]
+            write_all(fd, line + b"\n")
             if self._fsync:
                 os.fdatasync(fd)
         except OSError:

@@ -87,7 +87,7 @@ async def create(
             cwd.mkdir(parents=True, exist_ok=True)  # A folder that is not in HEAD is in no checkout.
         except _Refused as error:
             # No branch is ours: an undo would remove another's work.
-            await run_shielded(in_thread(lambda: _remove_folder(path), name="ramet-worktree"))
+            await run_shielded(in_thread(lambda: safe_walk.remove_path(path), name="ramet-worktree"))
             raise NoWorktree(repo_dir, error.reason, error.remedy) from None
         except BaseException as error:
             if live is not None:
@@ -320,13 +320,8 @@ async def _remove(git: Git, repo: Checkout, checkout: Checkout, branch: str, com
     """
     if _exists(checkout.git_dir / "locked"):
         raise NoWorktree(checkout.top, "it is locked", "git worktree unlock")
-    await run_shielded(in_thread(lambda: _remove_folder(checkout.top), name="ramet-worktree"))
+    await run_shielded(in_thread(lambda: safe_walk.remove_path(checkout.top), name="ramet-worktree"))
     await _forget(git, repo, checkout.top, _removal(branch, commit))
-
-
-def _remove_folder(path: pathlib.Path) -> None:
-    with safe_walk.open_root(path.parent) as parent:
-        safe_walk.remove(parent, path.name)
 
 
 async def _remove_branch(git: Git, repo: Checkout, branch: str, commit: str | None = None) -> bool:
@@ -343,7 +338,7 @@ async def _undo(git: Git, repo: Checkout, path: pathlib.Path, branch: str) -> No
     """Remove everything that an unsuccessful creation left, whatever its progress."""
     uninterrupted_git = dataclasses.replace(git, abort=None)  # must not be stopped by the original abort
     with contextlib.suppress(OSError):
-        _remove_folder(path)
+        safe_walk.remove_path(path)
     with contextlib.suppress(NoWorktree):
         await _forget(uninterrupted_git, repo, path)
         await _remove_branch(uninterrupted_git, repo, branch)

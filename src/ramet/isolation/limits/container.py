@@ -63,8 +63,8 @@ class ContainerSlot:
 
     def take_secrets(self) -> None:
         """Remove the secrets, if there are any."""
-        with contextlib.suppress(FileNotFoundError), safe_walk.open_root(Path(SECRETS).parent) as folder:
-            safe_walk.remove(folder, Path(SECRETS).name)
+        with contextlib.suppress(FileNotFoundError):
+            safe_walk.remove_path(Path(SECRETS))
 
     def leave(self) -> None:
         """Remove everything that the run left in memory here; the next run may enter."""

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ramet.core.errors import InvalidValue, OutputTooLarge
+from ramet.disk.regular_files import write_all
 from ramet.isolation import safe_walk
 from ramet.isolation.linux.beneath import open_without_links
 from ramet.isolation.mounts import is_in_private
@@ -205,11 +206,9 @@ class _Target:
             self._modes[parts] = mode
 
     def file(self, parts: tuple[str, ...], content: Iterator[bytes], mode: int) -> None:
-        """Write a file."""
         self._replace(parts, lambda fd, draft: _write(os.open(draft, _DRAFT, 0o600, dir_fd=fd), content, mode))
 
     def link(self, parts: tuple[str, ...], target: bytes) -> None:
-        """Create a link."""
         self._replace(parts, lambda fd, draft: os.symlink(target, draft, dir_fd=fd))
 
     def remove(self, paths: Iterable[str]) -> None:
@@ -367,9 +366,7 @@ def _is_inside(parts: tuple[str, ...], target: bytes) -> bool:
 def _write(fd: int, content: Iterator[bytes], mode: int) -> None:
     try:
         for chunk in content:
-            remaining = memoryview(chunk)
-            while remaining:
-                remaining = remaining[os.write(fd, remaining) :]
+            write_all(fd, chunk)
         os.fchmod(fd, mode)
     finally:
         os.close(fd)

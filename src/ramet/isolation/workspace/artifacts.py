@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from ramet.core.errors import InvalidValue, OutputTooLarge, SandboxFailed, Unknown
 from ramet.core.outcome import Artifact
+from ramet.disk.regular_files import write_all
 from ramet.isolation import safe_walk
 
 MAX_FILES = 1000
@@ -195,8 +196,7 @@ def _objection_to_name(path: str) -> str:
 
 
 def _copy_files(workspace: Path, into: Path, survey: _Survey) -> CollectedArtifacts:
-    with safe_walk.open_root(into.parent) as parent:
-        safe_walk.remove(parent, into.name)
+    safe_walk.remove_path(into)
     if not survey.files:
         return CollectedArtifacts((), survey.refused_files.lines(), 0)
     artifacts: list[Artifact] = []
@@ -211,8 +211,8 @@ def _copy_files(workspace: Path, into: Path, survey: _Survey) -> CollectedArtifa
                 else:
                     artifacts.append(Artifact(name=file.name, size=size, path=str(into / file.name)))
     except BaseException:
-        with safe_walk.open_root(into.parent) as parent, contextlib.suppress(OSError):
-            safe_walk.remove(parent, into.name)
+        with contextlib.suppress(OSError):
+            safe_walk.remove_path(into)
         raise
     return CollectedArtifacts(tuple(artifacts), survey.refused_files.lines(), sum(each.size for each in artifacts))
 
@@ -242,7 +242,8 @@ def _copy(source: int, target: int, file: _File) -> int:
         stack.callback(os.close, target_file)
         remaining = file.size
         while remaining and (data := os.read(fd, min(remaining, _CHUNK))):
-            remaining -= _write(target_file, data)
+            write_all(target_file, data)
+            remaining -= len(data)
         os.fchmod(target_file, 0o644)
         return file.size - remaining
 
@@ -255,13 +256,6 @@ def _open_folder(folder: int, names: list[str], stack: contextlib.ExitStack, *, 
         folder = os.open(name, _FOLDER, dir_fd=folder)
         stack.callback(os.close, folder)
     return folder
-
-
-def _write(fd: int, data: bytes) -> int:
-    remaining = memoryview(data)
-    while remaining:
-        remaining = remaining[os.write(fd, remaining) :]
-    return len(data)
 
 
 def _printable(name: str) -> str:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from ramet.disk.regular_files import write_all
 from ramet.isolation.masking.masking import Mask
 
 _log = logging.getLogger("ramet.output")
@@ -146,18 +147,12 @@ class _LogHead:
                         return
                 head = data[: self._remaining]
                 self._remaining -= len(head)
-                _write_all(fd, head)
+                write_all(fd, head)
                 if len(head) < len(data):
                     self._remaining = 0
-                    _write_all(fd, f"\n… [cut off here: at most {self._most} bytes are kept]\n".encode())
+                    write_all(fd, f"\n… [cut off here: at most {self._most} bytes are kept]\n".encode())
             finally:
                 os.close(fd)
         except OSError as error:
             self._remaining = 0
             _log.warning("output is no longer written to %s: %s", self._file, error)
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    remaining = memoryview(data)
-    while remaining:
-        remaining = remaining[os.write(fd, remaining) :]

@@ -68,36 +68,13 @@ class RunFolder:
 
     def __init__(self, path: Path, clock: Clock) -> None:
         self.path, self._clock = path, clock
-
-    @property
-    def id(self) -> str:
-        """The id of the run."""
-        return self.path.name
-
-    @property
-    def workspace(self) -> Path:
-        """The run's own folder; its mode is 0700, and the starter of the run sets its owner."""
-        return self.path / "workspace"
-
-    @property
-    def artifacts(self) -> Path:
-        """The folder with copies of files that the run left; it does not exist before the first copy."""
-        return self.path / "artifacts"
-
-    @property
-    def ports(self) -> Path:
-        """The folder with sockets that lead to ports of the run; it exists while the run serves."""
-        return self.path / "ports"
-
-    @property
-    def stdout(self) -> Path:
-        """The file with the run's output, from its first execution on."""
-        return self.path / "stdout.log"
-
-    @property
-    def stderr(self) -> Path:
-        """The file with the run's error output, from its first execution on."""
-        return self.path / "stderr.log"
+        self.id = path.name  #: of the run
+        #: The run's own folder; its mode is 0700, and the starter of the run sets its owner.
+        self.workspace = path / "workspace"
+        self.artifacts = path / "artifacts"  #: copies of files that the run left; missing before the first copy
+        self.ports = path / "ports"  #: sockets that lead to ports of the run; it exists while the run serves
+        self.stdout = path / "stdout.log"  #: the run's output, from its first execution on
+        self.stderr = path / "stderr.log"  #: its error output, likewise
 
     def read_info(self) -> RunDirInfo:
         """Return the recorded information about the run. Raises Damaged if the file cannot be read."""
@@ -175,7 +152,7 @@ class RunFolder:
         """
         removed_folder = self._set_aside()
         if removed_folder is not None:
-            _remove(removed_folder)
+            safe_walk.remove_path(removed_folder)
 
     def _set_ended(self, ended: datetime | None) -> None:
         with _WRITE_LOCK:
@@ -234,7 +211,7 @@ class RunFolders:
             draft.rename(folder.path)
         except OSError as error:
             with contextlib.suppress(OSError):
-                _remove(draft)
+                safe_walk.remove_path(draft)
             if folder.path.is_dir():
                 raise InvalidValue("run", run_id, "an id that no run has had here") from error
             raise
@@ -281,7 +258,7 @@ class RunFolders:
         """Remove one import folder, or all of them; a missing one is no error. Raises OSError."""
         import_dirs = self.root / _IMPORT_DIRS
         if _is_folder(import_dirs):
-            _remove(import_dirs / checked_name("import_dir", name) if name else import_dirs)
+            safe_walk.remove_path(import_dirs / checked_name("import_dir", name) if name else import_dirs)
 
     def remove_sockets(self) -> None:
         """Remove sockets of proxies and ports that a killed process had open. Blocks. Raises OSError."""
@@ -290,7 +267,7 @@ class RunFolders:
                 if (socket := each / PROXY_SOCKET).is_socket():
                     socket.unlink(missing_ok=True)
                 if _is_folder(each / "ports"):
-                    _remove(each / "ports")
+                    safe_walk.remove_path(each / "ports")
 
     async def remove_expired(self, is_needed: Callable[[RunFolder], Awaitable[bool]]) -> tuple[str, ...]:
         """Remove the folders that the limits do not keep; return the ids of their runs.
@@ -368,12 +345,7 @@ def _is_stale(path: Path, now: datetime) -> bool:
         return False
 
 
-def _remove(path: Path) -> None:
-    with safe_walk.open_root(path.parent) as folder:
-        safe_walk.remove(folder, path.name)
-
-
 def _remove_quietly(paths: Iterable[Path]) -> None:
     for path in paths:
         with contextlib.suppress(OSError):  # Retried the next time.
-            _remove(path)
+            safe_walk.remove_path(path)
