@@ -9,8 +9,8 @@ from collections.abc import AsyncIterator
 
 from ramet.isolation.remote.line import Line
 from ramet.isolation.remote.messages import NodeMessage, encode
-from ramet.isolation.remote.stream_line import StreamLine
 from ramet.wire.frames import Frame
+from tests.support.stream_line import StreamLine
 
 
 @contextlib.asynccontextmanager

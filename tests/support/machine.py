@@ -8,11 +8,12 @@ import socket
 import sys
 from pathlib import Path
 
+from ramet.core.errors import ProtocolError
 from ramet.isolation import python_runtime
 from ramet.isolation.linux import calls
 from ramet.isolation.remote import node_agent
-from ramet.isolation.remote.stream_line import StreamLine
 from ramet.isolation.zygote.launcher import drop_privileges
+from tests.support.stream_line import StreamLine, open_pipe_line
 
 PATIENCE_S = 400.0  #: without a kernel: longer than any test waits
 
@@ -39,9 +40,26 @@ def main(scratch: Path, runs: Path, uid: int, listener: int | None = None) -> No
     drop_privileges(uid, uid, [str(each) for each in (*folders, runs)])
     os.environ.clear()
     if listener is None:
-        node_agent.main(str(runs), "/tmp")
+        asyncio.run(_serve_pipes(runs))
     else:
         asyncio.run(_serve_all(socket.socket(fileno=listener), runs))
+
+
+async def _serve_pipes(runs: Path) -> None:
+    """Serve the line on standard input and output, and end with it. Other output goes to stderr."""
+    stdin, stdout = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    os.close(null)
+    with os.fdopen(stdin, "rb", 0) as source, os.fdopen(stdout, "wb", 0) as sink:
+        line = await open_pipe_line(source, sink)
+        try:
+            await node_agent.serve(line, runs, [Path("/tmp")])
+        except ProtocolError as violation:
+            sys.stderr.write(f"the kernel violated the protocol: {violation}\n")
+        finally:
+            await line.close()
 
 
 async def _serve_all(listener: socket.socket, runs: Path) -> None:

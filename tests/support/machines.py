@@ -14,8 +14,8 @@ from ramet.core.errors import Gone, SandboxFailed
 from ramet.isolation.contract import Probe, SandboxSpec
 from ramet.isolation.remote.host_agent import NodeClient, OnThreshold
 from ramet.isolation.remote.sandbox import RemoteSandbox
-from ramet.isolation.remote.stream_line import open_pipe_line
 from ramet.testing.conformance.isolation.harness import is_locked
+from tests.support.stream_line import open_pipe_line
 from tests.support.users import own_user
 
 PROJECT = Path(__file__).parents[2]

@@ -15,7 +15,7 @@ from ramet.core.errors import Gone
 from ramet.isolation.contract import Probe, SandboxSpec
 from ramet.isolation.remote.host_agent import NodeClient
 from ramet.isolation.remote.sandbox import RemoteSandbox
-from ramet.isolation.remote.stream_line import StreamLine
+from tests.support.stream_line import StreamLine
 from tests.support.users import own_user
 
 PROJECT = Path(__file__).parents[2]

@@ -10,13 +10,12 @@ import asyncio
 import contextlib
 import os
 import platform
-import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
 from ramet.concurrency.threads import in_thread
-from ramet.core.errors import Gone, InvalidValue, ProtocolError, RametError, SandboxFailed
+from ramet.core.errors import Gone, InvalidValue, RametError, SandboxFailed
 from ramet.isolation import safe_walk
 from ramet.isolation.local import LocalBackend
 from ramet.isolation.remote import messages
@@ -43,7 +42,6 @@ from ramet.isolation.remote.messages import (
 )
 from ramet.isolation.remote.node_sandbox import NodeSandbox
 from ramet.isolation.remote.outbox import Outbox
-from ramet.isolation.remote.stream_line import open_pipe_line
 from ramet.isolation.remote.transfer import IncomingDir
 from ramet.isolation.zygote.admission import absolute
 from ramet.wire.error_codec import encode_error
@@ -70,27 +68,6 @@ async def serve(line: Line, runs: Path, places: Sequence[Path] = (), *, pod: boo
     """Serve one line with a new `open_node_agent`; return whether the kernel ended it by `Leave`."""
     async with open_node_agent(runs, places, pod=pod) as agent:
         return await agent.serve(line)
-
-
-def main(runs: str, *places: str) -> None:
-    """Serve the line on standard input and output, two pipes, and end with it. Other output goes to stderr."""
-    asyncio.run(_main(Path(runs), [Path(each) for each in places]))
-
-
-async def _main(runs: Path, folders: Sequence[Path]) -> None:
-    stdin, stdout = os.dup(0), os.dup(1)
-    null = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(null, 0)
-    os.dup2(2, 1)
-    os.close(null)
-    with os.fdopen(stdin, "rb", 0) as source, os.fdopen(stdout, "wb", 0) as sink:
-        line = await open_pipe_line(source, sink)
-        try:
-            await serve(line, runs, folders)
-        except ProtocolError as violation:
-            sys.stderr.write(f"the kernel violated the protocol: {violation}\n")
-        finally:
-            await line.close()
 
 
 class NodeAgent:
@@ -335,5 +312,5 @@ def _link(root: Path, target: Path) -> None:
 
 def _remove(paths: Sequence[Path]) -> None:
     for path in paths:
-        with contextlib.suppress(FileNotFoundError), safe_walk.open_root(path.parent) as folder:
-            safe_walk.remove(folder, path.name)
+        with contextlib.suppress(FileNotFoundError):
+            safe_walk.remove_path(path)

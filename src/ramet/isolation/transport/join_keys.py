@@ -6,15 +6,15 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 
 _NOBODY = (bytes(32), bytes(32))  #: hashes of no key that can be found
 
 
+@dataclass(slots=True)
 class _Pod:
-    __slots__ = ("hashes", "join_by")
-
-    def __init__(self, hashes: tuple[bytes, ...], join_by: float | None) -> None:
-        self.hashes, self.join_by = hashes, join_by
+    hashes: tuple[bytes, ...]
+    join_by: float | None
 
 
 class JoinKeys:

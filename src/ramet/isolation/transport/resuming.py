@@ -7,13 +7,36 @@ import contextlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from ramet.core.errors import Gone, ProtocolError
-from ramet.isolation.transport.contract import Transport
 from ramet.wire.frames import Frame
 from ramet.wire.resumable_stream import ResumableStream
 
 _STEPS = 4
+
+
+class Transport(Protocol):
+    """A connection that keeps packet boundaries and their order, with one reader and one writer.
+
+    It is never used again after an error.
+    """
+
+    @property
+    def heard_at(self) -> float:
+        """The event loop's time at which bytes last arrived."""
+
+    async def send(self, packet: bytes) -> None:
+        """Send a packet; wait while the other end is slow. Raises OSError once the connection has broken."""
+
+    async def receive(self) -> bytes | None:
+        """Return the next packet; None at the end.
+
+        Raises OSError, TimeoutError, and ProtocolError for an invalid packet.
+        """
+
+    def abort(self) -> None:
+        """Break the connection at once: a waiting `receive` or `send` returns. Idempotent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,10 +59,11 @@ class ResumingLine:
     def __init__(self, *, patience: LineTimeouts = LineTimeouts()) -> None:
         self._session, self._patience = ResumableStream(), patience
         self._delivered_number = 0  #: the number of the last frame that `receive` returned
-        self._greetings = 0
+        self.connections = 0  #: so far, on which a valid packet of the other side has arrived
         self._inbox: deque[Frame] = deque()
         self._transport: Transport | None = None
-        self._is_closing = self._has_ended = False
+        self._is_closing = False
+        self.has_ended = False  #: no connection is of use
         self._failure: ProtocolError | None = None  #: to be raised to the reader
         self._send_lock = asyncio.Lock()  #: held by the sender of the next frame
         self._has_room, self._has_new_frames, self._writable, self._has_disconnected, self._has_greeted = (
@@ -92,7 +116,7 @@ class ResumingLine:
         self._inbox.clear()
         self._session.end()
         self._wake()
-        if self._transport is not None and not self._has_ended:
+        if self._transport is not None and not self.has_ended:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._patience.linger_s):
                     await self._has_disconnected.wait()
@@ -112,11 +136,6 @@ class ResumingLine:
         """Return whether there is a connection that is not known to be broken."""
         return self._transport is not None
 
-    @property
-    def connections(self) -> int:
-        """The number of connections so far on which a valid packet of the other side has arrived."""
-        return self._greetings
-
     async def wait_connected(self) -> None:
         """Wait until the first valid packet of the other side has arrived, or the line has ended."""
         await self._has_greeted.wait()
@@ -126,17 +145,12 @@ class ResumingLine:
         """Return whether the other side has announced its end."""
         return self._session.has_ended
 
-    @property
-    def has_ended(self) -> bool:
-        """Return whether the line has ended, so that no connection is of use."""
-        return self._has_ended
-
     async def carry(self, transport: Transport, *, on_greeting: Callable[[], None] | None = None) -> None:
         """Use a connection until it breaks, another replaces it, or the line ends; then abort it.
 
         `on_greeting` is called when the other side's first packet was valid.
         """
-        if self._has_ended:
+        if self.has_ended:
             transport.abort()
             return
         if self._transport is not None:
@@ -173,7 +187,7 @@ class ResumingLine:
         while (packet := await transport.receive()) is not None and self._transport is transport:
             frame = self._session.feed(packet)
             if not is_greeted:
-                self._greetings, is_greeted = self._greetings + 1, True
+                self.connections, is_greeted = self.connections + 1, True
                 self._has_greeted.set()
                 if on_greeting is not None:
                     on_greeting()
@@ -214,7 +228,7 @@ class ResumingLine:
 
     @property
     def _is_over(self) -> bool:
-        return self._is_closing or self._has_ended
+        return self._is_closing or self.has_ended
 
     def _wait_for_connection(self) -> None:
         if self._giving_up is not None:
@@ -223,7 +237,7 @@ class ResumingLine:
             self._giving_up = self._loop.call_later(self._patience.give_up_s, self._end)
 
     def _end(self) -> None:
-        self._has_ended = True
+        self.has_ended = True
         if self._giving_up is not None:
             self._giving_up.cancel()
         if self._transport is not None:

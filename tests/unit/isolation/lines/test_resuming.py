@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 
 import pytest
 
 from ramet.core.errors import Gone, ProtocolError
 from ramet.isolation.remote.line import Line
-from ramet.isolation.transport.contract import StreamTransport
 from ramet.isolation.transport.resuming import LineTimeouts, ResumingLine
 from ramet.wire.frames import Frame
 from ramet.wire.resumable_stream import MAX_BUFFERED, ResumableStream
+from tests.support.stream_transport import StreamTransport
 from tests.support.waiting import eventually
 
 NO_TIMEOUT = LineTimeouts(give_up_s=None)
@@ -36,7 +36,7 @@ async def connected_lines(one: ResumingLine, other: ResumingLine) -> AsyncIterat
     transports = []
     for end in socket.socketpair():
         reader, writer = await asyncio.open_connection(sock=end)
-        transports.append(StreamTransport.of(reader, writer))
+        transports.append(StreamTransport(reader, writer))
     carrying = [asyncio.ensure_future(line.carry(each)) for line, each in zip((one, other), transports, strict=True)]
     await eventually(lambda: one.is_connected and other.is_connected)
     try:
@@ -128,7 +128,7 @@ async def test_a_silent_connection_counts_as_broken() -> None:
     end, other = socket.socketpair()
     reader, writer = await asyncio.open_connection(sock=end)
     with other:
-        await line.carry(StreamTransport.of(reader, writer))
+        await line.carry(StreamTransport(reader, writer))
     assert not line.is_connected
     assert not line.has_ended
     await line.close()
@@ -174,36 +174,9 @@ async def test_a_side_that_breaks_the_protocol_ends_the_line() -> None:
         assert frame is not None
         for packet in (hello, frame, frame):
             other.sendall(len(packet).to_bytes(4, "big") + packet)
-        await line.carry(StreamTransport.of(reader, writer))
+        await line.carry(StreamTransport(reader, writer))
 
     assert await receive_numbers(line, 1) == [1]
     with pytest.raises(ProtocolError):
         await line.receive()
     assert await line.receive() is None
-
-
-@pytest.mark.parametrize("length", [0, MAX_BUFFERED * 2, 2**31, 2**32 - 1])
-async def test_an_impossible_length_is_refused_at_once(length: int) -> None:
-    """Lengths precede packets on a stream of bytes."""
-    end, other = socket.socketpair()
-    reader, writer = await asyncio.open_connection(sock=end)
-    transport = StreamTransport.of(reader, writer)
-    with other:
-        other.sendall(length.to_bytes(4, "big"))
-        with pytest.raises(ProtocolError):
-            await transport.receive()
-    transport.abort()
-
-
-async def test_a_packet_that_is_not_complete_in_time_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sender of single bytes has a deadline for the whole packet."""
-    monkeypatch.setattr("ramet.isolation.transport.contract.allowance_s", lambda size: 0.02)
-    end, other = socket.socketpair()
-    reader, writer = await asyncio.open_connection(sock=end)
-    transport = StreamTransport.of(reader, writer)
-    async with AsyncExitStack() as stack:
-        stack.enter_context(other)
-        stack.callback(transport.abort)
-        other.sendall((5).to_bytes(4, "big") + b"1234")
-        with pytest.raises(TimeoutError):
-            await transport.receive()

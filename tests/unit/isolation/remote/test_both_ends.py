@@ -43,9 +43,9 @@ from ramet.isolation.remote.messages import (
 )
 from ramet.isolation.remote.node_agent import serve
 from ramet.isolation.remote.sandbox import RemoteSandbox
-from ramet.isolation.remote.stream_line import StreamLine
 from ramet.wire.frames import Frame
 from tests.support.lines import send_message, two_ends
+from tests.support.stream_line import StreamLine
 
 HELLO = Hello(version=messages.VERSION, python="3", level=Isolation.L1, mechanisms={})
 LOST_EXIT = Exit(-9, "lost", "OOMKilled")

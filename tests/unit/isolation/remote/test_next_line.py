@@ -27,13 +27,13 @@ from ramet.isolation.remote.messages import (
     Started,
     Threshold,
 )
-from ramet.isolation.remote.stream_line import StreamLine
 from ramet.testing.conformance.isolation.harness import ENTRY, GRANT
 from ramet.wire import frames
 from ramet.wire.frames import Frame
 from ramet.wire.guest_protocol import host_to_guest, message_codec
 from tests.support.outliving import OutlivingBackend
 from tests.support.serving import short_folder
+from tests.support.stream_line import StreamLine
 
 #: Questions and answers that a machine has time for while a sandbox there is killed.
 TURNS = 300
