@@ -14,16 +14,8 @@ import sys
 from ramet.core.errors import InvalidValue, SandboxFailed
 from ramet.isolation.limits.container import limits
 from ramet.isolation.linux import procfs, syscall_numbers
-from ramet.testing.conformance.isolation.harness import (
-    GRANT,
-    BackendFixture,
-    Check,
-    NotHere,
-    Violation,
-    expect,
-    replace_grant,
-    time_limit,
-)
+from ramet.testing.conformance.checks import NotHere, Violation, expect
+from ramet.testing.conformance.isolation.harness import GRANT, BackendFixture, Check, replace_grant, time_limit
 from tests.support import reaching
 
 _SECRETS = pathlib.Path("/run/secrets")

@@ -22,14 +22,11 @@ from ramet.core.errors import InvalidValue
 from ramet.core.policy.decision import Allow, Narrow, PolicyRequest, Refuse, check_narrow
 from ramet.core.policy.policy import Policy, resolve_root_policy, to_public_dict
 from ramet.host.policy_adapters.adapter import TIMEOUT_S, PolicyAdapter, check_policy_adapter
+from ramet.testing.conformance.checks import Violation, one_line
 
 PATIENCE_S = TIMEOUT_S  #: the time limit for one answer, and for the end of a cancelled call
 _USAGE = "usage: python -m ramet.testing.conformance.policy_adapters package.module:Name"
 _CONCURRENT = 100
-
-
-class Violation(AssertionError):
-    """A promise of the contract that an adapter does not keep."""
 
 
 Make = Callable[[], PolicyAdapter]
@@ -160,7 +157,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         make: Any = importlib.metadata.EntryPoint("adapter", arguments[0], "ramet.policy_adapters").load()
     except Exception as problem:  # The call runs the module's own code.
-        sys.stderr.write(f"{arguments[0]} cannot be loaded: {_one_line(problem)}\n")
+        sys.stderr.write(f"{arguments[0]} cannot be loaded: {one_line(problem)}\n")
         return 2
     failed = 0
     for check in CHECKS:
@@ -168,15 +165,11 @@ def main(arguments: Sequence[str]) -> int:
             asyncio.run(run(check, make))
         except Violation as violation:
             failed += 1
-            sys.stdout.write(f"failed  {check.__name__}: {_one_line(violation)}\n")
+            sys.stdout.write(f"failed  {check.__name__}: {one_line(violation)}\n")
         else:
             sys.stdout.write(f"passed  {check.__name__}\n")
     sys.stdout.write(f"{len(CHECKS)} checks, {failed} failed\n")
     return 1 if failed else 0
-
-
-def _one_line(problem: BaseException) -> str:
-    return " ".join(str(problem).split())[:500]
 
 
 if __name__ == "__main__":

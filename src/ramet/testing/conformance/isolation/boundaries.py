@@ -13,7 +13,8 @@ import tempfile
 from collections.abc import Iterator
 
 from ramet.core.policy.policy import Isolation
-from ramet.testing.conformance.isolation.harness import GRANT, BackendFixture, Check, NotHere, expect, replace_grant
+from ramet.testing.conformance.checks import NotHere, checks_of, expect
+from ramet.testing.conformance.isolation.harness import GRANT, BackendFixture, Check, replace_grant
 
 _REFUSED = {"EACCES", "EPERM", "EROFS", "ENOENT", "ENOTDIR", "ENXIO", "EXDEV"}
 _UNREACHABLE = {"EACCES", "EPERM", "ENETUNREACH", "ECONNREFUSED", "EAFNOSUPPORT", "ENOENT", "EHOSTUNREACH"}
@@ -261,22 +262,6 @@ async def two_sandboxes_do_not_see_each_other(fixture: BackendFixture) -> None:
         expect(await one.ask("received_signals") == [], "no signal arrived")
 
 
-CHECKS: tuple[Check, ...] = (
-    the_level_is_as_requested,
-    a_fresh_address_space_is_granted,
-    a_guest_has_no_privileges,
-    nothing_else_can_be_written,
-    files_of_the_host_cannot_be_read,
-    mounts_can_be_read_and_not_written,
-    files_added_to_an_import_dir_become_visible,
-    a_mount_around_the_workspace,
-    secrets_are_files_in_memory,
-    the_network_is_off,
-    the_hosts_processes_are_out_of_reach,
-    two_sandboxes_do_not_see_each_other,
-)
-
-
 @contextlib.contextmanager
 def _host_folder() -> Iterator[pathlib.Path]:
     """Create a folder of the host that any user may read, with a file in it; remove it afterwards."""
@@ -288,3 +273,6 @@ def _host_folder() -> Iterator[pathlib.Path]:
         yield folder
     finally:
         shutil.rmtree(folder)
+
+
+CHECKS: tuple[Check, ...] = checks_of(__name__)

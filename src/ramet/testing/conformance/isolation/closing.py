@@ -15,17 +15,15 @@ from typing import Any, NamedTuple
 from ramet.core.errors import IsolationUnavailable, RametError
 from ramet.core.policy.policy import Isolation
 from ramet.isolation.contract import SandboxSpec
+from ramet.testing.conformance.checks import NotHere, Violation, checks_of, expect
 from ramet.testing.conformance.isolation.harness import (
     GRANT,
     BackendFixture,
     Check,
     Ended,
     GuestSession,
-    NotHere,
-    Violation,
     cgroups,
     eventually,
-    expect,
     replace_grant,
     time_limit,
 )
@@ -224,20 +222,6 @@ async def no_sandbox_outlives_its_kernel(fixture: BackendFixture) -> None:
             expect(await guest.ask("process_info"), "a new sandbox starts")
 
 
-CHECKS: tuple[Check, ...] = (
-    an_unavailable_level_is_refused,
-    a_failed_start_leaves_nothing,
-    a_missing_entry_point_is_a_failure,
-    a_cancelled_start_leaves_nothing,
-    many_sandboxes_in_sequence_leave_nothing,
-    many_concurrent_sandboxes,
-    closing_ends_all_sandboxes,
-    closing_at_any_moment_leaves_nothing,
-    a_living_sandbox_is_not_reaped,
-    no_sandbox_outlives_its_kernel,
-)
-
-
 class _Victim(NamedTuple):
     """A process that will be killed, and its sandboxes."""
 
@@ -300,3 +284,6 @@ async def _stay_flat(before: tuple[int, int], guest: GuestSession, *, within: in
         return f"{before} at first, {_counts(guest)} in the end: {_groups(guest)}"
 
     await eventually(is_flat, "the numbers of descriptors and cgroups do not grow: ", report)
+
+
+CHECKS: tuple[Check, ...] = checks_of(__name__)

@@ -15,6 +15,8 @@ import os
 import signal
 import socket
 import subprocess
+import sys
+import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -137,17 +139,18 @@ def _hold(path: str) -> None:
     fcntl.flock(fd, fcntl.LOCK_SH)
 
 
-_LIFECYCLE: tuple[Callable[..., object], ...] = (
-    leave,
-    crash,
-    end_by,
-    ignore,
-    note,
-    received_signals,
-    leave_on,
-    hide,
-    hold,
-)
+def _handlers_of(module: types.ModuleType) -> dict[str, Callable[..., object]]:
+    """Return the public functions that a module defines, by name, except `main`."""
+    functions = {name: each for name, each in vars(module).items() if isinstance(each, types.FunctionType)}
+    return {
+        name: each
+        for name, each in functions.items()
+        if each.__module__ == module.__name__ and name != "main" and not name.startswith("_")
+    }
+
+
 HANDLERS: Mapping[str, Callable[..., object]] = {
-    handler.__name__: handler for handler in (*_LIFECYCLE, *guest_observe.HANDLERS, *guest_load.HANDLERS)
+    **_handlers_of(sys.modules[__name__]),
+    **_handlers_of(guest_observe),
+    **_handlers_of(guest_load),
 }

@@ -11,7 +11,6 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
 
 _MB = 1024 * 1024
 _held_until_end: list[object] = []  #: memory, sockets and files that are held until the end
@@ -199,22 +198,3 @@ def listen_unix(path: str) -> None:
     server.bind(path)
     server.listen()
     _held_until_end.append(server)
-
-
-HANDLERS: tuple[Callable[..., object], ...] = (
-    allocate,
-    share,
-    allocate_in_children,
-    fork_until,
-    start_threads_until,
-    open_until,
-    spin,
-    say,
-    say_by_program,
-    reach_process,
-    connect_tcp,
-    connect_unix,
-    greet_at,
-    listen_tcp,
-    listen_unix,
-)

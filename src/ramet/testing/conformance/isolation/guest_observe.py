@@ -9,7 +9,6 @@ import resource
 import stat
 import sys
 import time
-from collections.abc import Callable
 
 _MB = 1024 * 1024
 
@@ -110,20 +109,3 @@ def fill(path: str, mb: int) -> float:
     except OSError:
         pass
     return written / _MB
-
-
-HANDLERS: tuple[Callable[..., object], ...] = (
-    process_info,
-    has_imported,
-    privileges,
-    core_limit,
-    descriptors,
-    from_stdin,
-    environments,
-    processes,
-    read,
-    write,
-    make,
-    listing,
-    fill,
-)

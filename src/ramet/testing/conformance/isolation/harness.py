@@ -21,6 +21,7 @@ import msgspec
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.policy import Grant, Isolation
 from ramet.isolation.contract import Backend, Exit, Probe, Sandbox, SandboxSpec
+from ramet.testing.conformance.checks import NotHere, Violation, expect
 from ramet.wire import frames
 
 ENTRY = "ramet.testing.conformance.isolation.guest:main"
@@ -34,26 +35,12 @@ GRANT = Grant(memory_mb=128, pids=32, tmpfs_size_mb=16, workspace_size_mb=32)
 _BACKEND_FORM = "a module and the callable in it that creates a backend, as in 'package.module:Backend'"
 
 
-class Violation(AssertionError):
-    """A promise of the contract that a backend does not keep."""
-
-
-class NotHere(Exception):
-    """A promise that cannot be checked here, or that this backend does not make; the message is the reason."""
-
-
 class Refused(Exception):
     """A refused attempt of the guest: the name of an errno, or of an exception."""
 
 
 class Ended(Exception):
     """The end of the guest instead of an answer."""
-
-
-def expect(condition: object, promise: str) -> None:
-    """Raise Violation, with the promise, unless the condition holds."""
-    if not condition:
-        raise Violation(promise)
 
 
 def time_limit() -> asyncio.Timeout:

@@ -10,16 +10,14 @@ import signal
 import socket
 
 from ramet.core.errors import Gone
+from ramet.testing.conformance.checks import NotHere, checks_of, expect, raises
 from ramet.testing.conformance.isolation.harness import (
     PATIENCE_S,
     BackendFixture,
     Check,
     Ended,
-    NotHere,
-    Violation,
     cgroups,
     eventually,
-    expect,
     is_running,
     time_limit,
 )
@@ -219,11 +217,7 @@ async def descriptions(fixture: BackendFixture) -> None:
         await guest.send("leave", code=0)
         await guest.wait_ended()
         await guest.sandbox.clean_up()
-        try:
-            await fixture.backend.adopt(described, guest.spec)
-        except Gone:
-            return
-        raise Violation("an ended sandbox cannot be adopted")
+        await raises(Gone, fixture.backend.adopt(described, guest.spec), "an ended sandbox cannot be adopted")
 
 
 async def usage_is_reported(fixture: BackendFixture) -> None:
@@ -248,11 +242,7 @@ async def usage_is_reported(fixture: BackendFixture) -> None:
         await guest.send("leave", code=0)
         ended = await guest.wait_ended()
         expect(ended.cpu_seconds > 0 and ended.peak_mb >= 40, f"an end reports the usage: {ended}")
-        try:
-            await guest.sandbox.metrics()
-        except Gone:
-            return
-        raise Violation("metrics of an ended sandbox raise Gone")
+        await raises(Gone, guest.sandbox.metrics(), "metrics of an ended sandbox")
 
 
 async def commands_run_in_the_same_sandbox(fixture: BackendFixture) -> None:
@@ -268,21 +258,14 @@ async def commands_run_in_the_same_sandbox(fixture: BackendFixture) -> None:
             flood = await run(["/bin/sh", "-c", "head -c 100000 /dev/zero"], timeout_s=PATIENCE_S, max_bytes=1000)
             expect(len(flood.stdout) <= 1000, f"output is cut at the requested size, not at {len(flood.stdout)} bytes")
             script = "touch held; command -v flock >&2 && exec flock -s held sleep 3600; sleep 3600"
-            try:
-                await run(["/bin/sh", "-c", script], timeout_s=0.3, max_bytes=1000)
-            except TimeoutError:
-                pass
-            else:
-                raise Violation("a command that takes too long raises TimeoutError")
+            long_command = run(["/bin/sh", "-c", script], timeout_s=0.3, max_bytes=1000)
+            await raises(TimeoutError, long_command, "a command that takes too long")
             await eventually(lambda: guest.is_unlocked("held"), "child processes of a command end with it")
         expect(await guest.ask("process_info"), "the end of a command does not affect its sandbox")
         await guest.send("leave", code=0)
         await guest.wait_ended()
-        try:
-            await run(["/bin/true"], timeout_s=PATIENCE_S, max_bytes=1000)
-        except Gone:
-            return
-        raise Violation("a command in an ended sandbox raises Gone")
+        command = run(["/bin/true"], timeout_s=PATIENCE_S, max_bytes=1000)
+        await raises(Gone, command, "a command in an ended sandbox")
 
 
 async def the_first_process(fixture: BackendFixture) -> None:
@@ -306,27 +289,6 @@ async def the_first_process(fixture: BackendFixture) -> None:
         expect(await other.ask("process_info"), "the end of one sandbox does not end the other")
 
 
-CHECKS: tuple[Check, ...] = (
-    exit_status,
-    closing_the_channel_ends_a_guest_in_order,
-    uncaught_exception,
-    an_end_by_signal_is_reported,
-    signals_are_delivered,
-    kill_allows_an_orderly_end,
-    kill_ends_an_unresponsive_guest,
-    descendants_end_with_the_guest,
-    killing_the_main_process_ends_all,
-    several_callers_may_wait_and_cancel,
-    concurrent_kills_have_one_result,
-    killing_an_ended_sandbox_changes_nothing,
-    clean_up_releases_everything,
-    descriptions,
-    usage_is_reported,
-    commands_run_in_the_same_sandbox,
-    the_first_process,
-)
-
-
 def _identity(fd: int) -> object:
     """Return the identity of an open descriptor, None if it is closed."""
     try:
@@ -334,3 +296,6 @@ def _identity(fd: int) -> object:
     except OSError:
         return None
     return status.st_dev, status.st_ino
+
+
+CHECKS: tuple[Check, ...] = checks_of(__name__)

@@ -7,15 +7,14 @@ from contextlib import AsyncExitStack
 
 from ramet.core.policy.reservation import Reservation
 from ramet.isolation.contract import ReservingBackend
+from ramet.testing.conformance.checks import NotHere, checks_of, expect
 from ramet.testing.conformance.isolation.harness import (
     BackendFixture,
     Check,
     Ended,
     GuestSession,
-    NotHere,
     Refused,
     eventually,
-    expect,
     time_limit,
 )
 
@@ -166,20 +165,6 @@ async def a_limit_affects_one_sandbox(fixture: BackendFixture) -> None:
         expect(await other.ask("process_info"), "the other sandbox lives")
 
 
-CHECKS: tuple[Check, ...] = (
-    memory,
-    memory_of_all_processes,
-    memory_of_a_reservation,
-    shared_memory,
-    processes,
-    processor,
-    temporary_files,
-    workspace,
-    descriptors,
-    a_limit_affects_one_sandbox,
-)
-
-
 async def _check_stopped(guest: GuestSession, request: str, **given: object) -> None:
     """Raise Violation unless the guest is refused that memory, or ends because of it, now or at the next look."""
     try:
@@ -202,3 +187,6 @@ async def _check_oom(guest: GuestSession) -> None:
         expect(task.result().reason == "oom", f"the reason of that end is oom, not {task.result()}")
     finally:
         task.cancel()
+
+
+CHECKS: tuple[Check, ...] = checks_of(__name__)

@@ -7,15 +7,8 @@ import socket
 
 from ramet.core.errors import Gone, InvalidValue
 from ramet.isolation.contract import Sandbox
-from ramet.testing.conformance.isolation.harness import (
-    GRANT,
-    BackendFixture,
-    Check,
-    Violation,
-    expect,
-    replace_grant,
-    time_limit,
-)
+from ramet.testing.conformance.checks import checks_of, expect, raises
+from ramet.testing.conformance.isolation.harness import GRANT, BackendFixture, Check, replace_grant, time_limit
 
 _UNREACHABLE = {"EACCES", "EPERM", "ENETUNREACH", "ECONNREFUSED", "EAFNOSUPPORT", "EHOSTUNREACH"}
 
@@ -25,19 +18,10 @@ async def ports_are_reached_from_the_host_alone(fixture: BackendFixture) -> None
     port = _free_port()
     async with fixture.start_guest_if_granted("ports", {"web": port}) as one, fixture.start_guest() as other:
         sandbox = one.sandbox
-        try:
-            await sandbox.dial(port)
-        except ConnectionRefusedError:
-            pass
-        else:
-            raise Violation("a port without a listener refuses a connection")
+        await raises(ConnectionRefusedError, sandbox.dial(port), "a connection to a port without a listener")
         for guest, unreachable in ((one, port + 1), (other, port)):
-            try:
-                await guest.sandbox.dial(unreachable)
-            except InvalidValue as refusal:
-                expect(str(unreachable) in str(refusal), "an undeclared port is refused, with its number")
-            else:
-                raise Violation("an undeclared port is refused")
+            refusal = await raises(InvalidValue, guest.sandbox.dial(unreachable), "an undeclared port")
+            expect(str(unreachable) in str(refusal), "an undeclared port is refused, with its number")
         for word in ("one", "two"):
             async with fixture.start_guest(grant=replace_grant(GRANT, ports={"web": port})) as guest:
                 await guest.ask("greet_at", port=port, word=word)
@@ -53,11 +37,7 @@ async def ports_are_reached_from_the_host_alone(fixture: BackendFixture) -> None
         error = await other.failure_of("connect_tcp", host="127.0.0.1", port=port)
         expect(error in _UNREACHABLE, f"the port of another sandbox is unreachable: {error or 'reached'}")
         await sandbox.kill(0)
-        try:
-            await sandbox.dial(port)
-        except Gone:
-            return
-        raise Violation("a port of an ended sandbox raises Gone")
+        await raises(Gone, sandbox.dial(port), "a port of an ended sandbox")
 
 
 async def _receive_all(sandbox: Sandbox, port: int) -> bytes:
@@ -76,4 +56,4 @@ def _free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-CHECKS: tuple[Check, ...] = (ports_are_reached_from_the_host_alone,)
+CHECKS: tuple[Check, ...] = checks_of(__name__)

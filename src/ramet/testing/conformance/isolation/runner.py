@@ -8,16 +8,8 @@ import pathlib
 import secrets
 from typing import NamedTuple
 
-from ramet.testing.conformance.isolation.harness import (
-    CANARY,
-    Check,
-    Ended,
-    Refused,
-    Violation,
-    Workdir,
-    eventually,
-    expect,
-)
+from ramet.testing.conformance.checks import Violation, expect
+from ramet.testing.conformance.isolation.harness import CANARY, Check, Ended, Refused, Workdir, eventually
 
 
 async def run(check: Check, workdir: Workdir) -> None:

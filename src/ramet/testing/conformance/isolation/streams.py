@@ -7,7 +7,8 @@ import os
 import socket
 
 from ramet.isolation.contract import BASE_ENV
-from ramet.testing.conformance.isolation.harness import CANARY, BackendFixture, Check, eventually, expect, time_limit
+from ramet.testing.conformance.checks import checks_of, expect
+from ramet.testing.conformance.isolation.harness import CANARY, BackendFixture, Check, eventually, time_limit
 
 _LARGE = 8 * 1024 * 1024
 _PRINTED = 1024 * 1024
@@ -149,16 +150,4 @@ async def locks_are_seen_from_outside(fixture: BackendFixture) -> None:
         await eventually(lambda: guest.is_unlocked("held"), "the lock is released with the guest")
 
 
-CHECKS: tuple[Check, ...] = (
-    a_channel_is_a_connected_stream,
-    a_channel_ends_with_its_guest,
-    output_is_read_to_its_end,
-    output_outlives_a_process,
-    unread_output_does_not_block_termination,
-    the_environment_has_only_the_given_variables,
-    standard_input_is_empty,
-    nothing_else_is_inherited,
-    a_guest_works_in_its_workspace,
-    an_image_is_imported_in_advance,
-    locks_are_seen_from_outside,
-)
+CHECKS: tuple[Check, ...] = checks_of(__name__)

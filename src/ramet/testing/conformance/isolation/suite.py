@@ -13,8 +13,9 @@ container.
 
 from __future__ import annotations
 
+from ramet.testing.conformance.checks import NotHere, Violation
 from ramet.testing.conformance.isolation import boundaries, closing, lifecycle, limits, ports, streams
-from ramet.testing.conformance.isolation.harness import Check, NotHere, Violation, Workdir
+from ramet.testing.conformance.isolation.harness import Check, Workdir
 from ramet.testing.conformance.isolation.runner import run
 
 __all__ = ["CHECKS", "Check", "NotHere", "Violation", "Workdir", "run"]

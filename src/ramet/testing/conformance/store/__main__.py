@@ -16,10 +16,10 @@ import tempfile
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ramet.testing.conformance.store.suite import CHECKS, Check, NotHere, StoreFixture, Violation, run
+from ramet.testing.conformance.checks import NotHere, Violation, one_line
+from ramet.testing.conformance.store.suite import CHECKS, Check, StoreFixture, run
 
 _USAGE = "usage: python -m ramet.testing.conformance.store package.module:function [CHECK…]"
-_MAX_CHARS = 500
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         factory: Any = importlib.metadata.EntryPoint("store", arguments[0], "ramet.stores").load()
     except Exception as problem:  # The call runs the module's own code.
-        return _usage_error(f"{arguments[0]} cannot be loaded: {_one_line(problem)}")
+        return _usage_error(f"{arguments[0]} cannot be loaded: {one_line(problem)}")
     if not callable(factory):
         return _usage_error(f"{arguments[0]} is not a function that takes a folder and returns a StoreFixture")
     checks = [by_name[name] for name in arguments[1:]] or list(CHECKS)
@@ -55,16 +55,12 @@ def _result_of(check: Check, factory: Callable[[pathlib.Path], object]) -> str:
                 return f"failed  {name}: a value of type {type(fixture).__name__} was returned, not a StoreFixture"
             asyncio.run(run(check, fixture))
         except NotHere as error:
-            return f"skipped {name}: {_one_line(error)}"
+            return f"skipped {name}: {one_line(error)}"
         except Violation as error:
-            return f"failed  {name}: {_one_line(error)}"
+            return f"failed  {name}: {one_line(error)}"
         except Exception as error:  # An undocumented error of the store.
-            return f"failed  {name}: {type(error).__name__}: {_one_line(error)}"
+            return f"failed  {name}: {type(error).__name__}: {one_line(error)}"
     return f"passed  {name}"
-
-
-def _one_line(problem: BaseException) -> str:
-    return " ".join(str(problem).split())[:_MAX_CHARS]
 
 
 def _usage_error(message: str) -> int:

@@ -7,7 +7,8 @@ import hashlib
 
 from ramet.core.errors import Conflict, InvalidValue
 from ramet.store.contract import Document, DocumentWrite
-from ramet.testing.conformance.store.harness import Check, StoreFixture, cancel_and_wait, entry, expect, raises
+from ramet.testing.conformance.checks import checks_of, expect, raises
+from ramet.testing.conformance.store.harness import Check, StoreFixture, cancel_and_wait, entry
 
 
 async def an_atomic_write_stores_everything(fixture: StoreFixture) -> None:
@@ -157,10 +158,4 @@ def _name(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-CHECKS: tuple[Check, ...] = (
-    an_atomic_write_stores_everything,
-    all_or_nothing,
-    one_atomic_write_wins,
-    a_cancelled_atomic_write_is_whole_or_nothing,
-    many_blobs_are_read_at_once,
-)
+CHECKS: tuple[Check, ...] = checks_of(__name__)

@@ -7,7 +7,8 @@ import hashlib
 
 from ramet.core.errors import Conflict, InvalidValue
 from ramet.store.contract import Document
-from ramet.testing.conformance.store.harness import Check, StoreFixture, cancel_and_wait, entry, expect, raises
+from ramet.testing.conformance.checks import checks_of, expect, raises
+from ramet.testing.conformance.store.harness import Check, StoreFixture, cancel_and_wait, entry
 
 
 async def document_versions_count_from_one(fixture: StoreFixture) -> None:
@@ -171,15 +172,4 @@ async def blobs(fixture: StoreFixture) -> None:
             expect(await store.delete_blob(none) is False, f"there is no blob with the name {none!r}")
 
 
-CHECKS: tuple[Check, ...] = (
-    document_versions_count_from_one,
-    a_write_over_another_version_conflicts,
-    one_claim_wins,
-    one_deletion_wins,
-    a_deleted_document_starts_at_version_one,
-    documents_are_listed,
-    a_document_makes_events_durable,
-    a_cancelled_write_is_whole_or_nothing,
-    an_invalid_name_is_refused,
-    blobs,
-)
+CHECKS: tuple[Check, ...] = checks_of(__name__)

@@ -5,20 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any
 
 from ramet.store.contract import Entry, Store, StoredEvent
+from ramet.testing.conformance.checks import NotHere, Violation
 
 PATIENCE_S = 60.0  #: the time limit for any event that must happen; only a failing store needs all of it
-
-
-class Violation(AssertionError):
-    """A promise of the contract that a store does not keep."""
-
-
-class NotHere(Exception):
-    """A promise that this store does not make; the message is the reason."""
 
 
 @dataclass(frozen=True)
@@ -34,67 +28,32 @@ class StoreFixture:
     make_reader: Callable[[], Store] | None = None
     make_kernel: Callable[[str], Store] | None = None
 
-    @contextlib.asynccontextmanager
-    async def open(self) -> AsyncIterator[Store]:
+    def open(self) -> AbstractAsyncContextManager[Store]:
         """Open the store, and close it afterwards."""
-        store = self.make()
-        try:
-            yield await store.open()
-        finally:
-            await store.close()
+        return _opened(self.make())
 
-    @contextlib.asynccontextmanager
-    async def open_reader(self) -> AsyncIterator[Store]:
+    def open_reader(self) -> AbstractAsyncContextManager[Store]:
         """Open a read-only store concurrently. Raises NotHere."""
         if self.make_reader is None:
             raise NotHere("no other process can read this store")
-        store = self.make_reader()
-        try:
-            yield await store.open()
-        finally:
-            await store.close()
+        return _opened(self.make_reader())
 
-    @contextlib.asynccontextmanager
-    async def open_kernel(self, name: str) -> AsyncIterator[Store]:
+    def open_kernel(self, name: str) -> AbstractAsyncContextManager[Store]:
         """Open the store of a further kernel. Raises NotHere."""
         if self.make_kernel is None:
             raise NotHere("there is exactly one kernel")
-        store = self.make_kernel(name)
-        try:
-            yield await store.open()
-        finally:
-            await store.close()
+        return _opened(self.make_kernel(name))
+
+
+@contextlib.asynccontextmanager
+async def _opened(store: Store) -> AsyncIterator[Store]:
+    try:
+        yield await store.open()
+    finally:
+        await store.close()
 
 
 Check = Callable[[StoreFixture], Awaitable[None]]
-
-
-def expect(condition: object, promise: str) -> None:
-    """Raise Violation, with the promise, unless the condition holds."""
-    if not condition:
-        raise Violation(promise)
-
-
-async def raises(kind: type[Exception], awaitable: Awaitable[object], promise: str) -> Any:
-    """Return the error that `awaitable` ends with. Raises Violation if there is none, or another."""
-    try:
-        outcome = await awaitable
-    except kind as error:
-        return error
-    except Exception as error:
-        raise Violation(f"{promise}: {kind.__name__} was expected, {error!r} was raised") from error
-    raise Violation(f"{promise}: {kind.__name__} was expected, {outcome!r} was returned")
-
-
-def raises_now(kind: type[Exception], call: Callable[[], object], promise: str) -> None:
-    """Check that a synchronous call raises an error of `kind`. Raises Violation if it raises none, or another."""
-    try:
-        outcome = call()
-    except kind:
-        return
-    except Exception as error:
-        raise Violation(f"{promise}: {kind.__name__} was expected, {error!r} was raised") from error
-    raise Violation(f"{promise}: {kind.__name__} was expected, {outcome!r} was returned")
 
 
 def entry(number: int, *, tree: str = "tree", run: str = "run", data: bytes | None = None) -> Entry:

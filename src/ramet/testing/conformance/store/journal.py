@@ -8,17 +8,14 @@ import itertools
 
 from ramet.core.errors import InvalidValue
 from ramet.store.contract import Entry, Rewritable, StoredEvent
+from ramet.testing.conformance.checks import NotHere, checks_of, expect, raises, raises_now
 from ramet.testing.conformance.store.harness import (
     Check,
-    NotHere,
     StoreFixture,
     append_durably,
     cancel_and_wait,
     entries_of,
     entry,
-    expect,
-    raises,
-    raises_now,
 )
 
 _MANY = 2_500  #: more than one page, and more than a store may write in one batch
@@ -339,25 +336,4 @@ async def rewriting(fixture: StoreFixture) -> None:
         expect((await store.read())[:3] == expected, "the replacement exists after the store is opened again")
 
 
-CHECKS: tuple[Check, ...] = (
-    tickets_count_from_one,
-    durable_entries_are_read,
-    events_are_read_in_append_order,
-    an_entry_is_committed_without_a_waiter,
-    twenty_producers,
-    listeners_are_called_before_waiters,
-    a_failing_listener_affects_no_other,
-    a_listener_may_append,
-    a_cancelled_wait_undoes_nothing,
-    an_unknown_ticket_is_refused,
-    reading_by_tree_and_run,
-    reading_in_pages,
-    many_large_events,
-    any_bytes,
-    any_names,
-    an_invalid_entry_is_refused_at_once,
-    forgetting,
-    rewriting,
-    cursors_are_never_used_twice,
-    forget_removes_only_earlier_entries,
-)
+CHECKS: tuple[Check, ...] = checks_of(__name__)

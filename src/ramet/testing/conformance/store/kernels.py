@@ -6,16 +6,8 @@ import asyncio
 
 from ramet.core.errors import Conflict, InvalidValue, OwnedElsewhere
 from ramet.store.contract import Document, DocumentWrite, KernelInfo, Store
-from ramet.testing.conformance.store.harness import (
-    Check,
-    StoreFixture,
-    append_durably,
-    entry,
-    expect,
-    raises,
-    raises_now,
-    wait_until,
-)
+from ramet.testing.conformance.checks import checks_of, expect, raises, raises_now
+from ramet.testing.conformance.store.harness import Check, StoreFixture, append_durably, entry, wait_until
 
 
 async def an_open_kernel_is_alive(fixture: StoreFixture) -> None:
@@ -89,7 +81,7 @@ async def writes_to_another_kernels_tree_are_refused(fixture: StoreFixture) -> N
         expect(list(await other.claim(["tree", "mine"])) == ["mine"], "a tree of a live kernel is not claimed")
         await other.release("tree")
         expect(
-            (await store.owner_of("tree") or KernelInfo("", 0, "", alive=False)).name == store.kernel,
+            await _owner_name(store, "tree") == store.kernel,
             "a tree of another kernel is not released",
         )
         await append_durably(store, entry(2))
@@ -109,7 +101,7 @@ async def a_takeover_is_atomic(fixture: StoreFixture) -> None:
         )
         expect([each.version for each in documents or ()] == [2, 1], f"the written documents are returned: {documents}")
         expect(
-            (await store.owner_of("tree") or KernelInfo("", 0, "", alive=False)).name == store.kernel,
+            await _owner_name(store, "tree") == store.kernel,
             "the tree belongs to the new kernel",
         )
         late = store.take_over(
@@ -140,9 +132,7 @@ async def a_living_kernel_is_not_taken_over(fixture: StoreFixture) -> None:
             "a tree of a live kernel prevents the takeover",
         )
         expect(await store.get("team", "a") is None, "no document was written")
-        expect(
-            (await store.owner_of("left") or KernelInfo("", 0, "", alive=True)).name == "gone", "no tree was claimed"
-        )
+        expect(await _owner_name(store, "left") == "gone", "no tree was claimed")
         expect(await other.take_over("gone", ["left"], put) is not None, "an ended kernel is taken over")
         expect(await store.has_closed("gone", 1), "the ended kernel has left in order")
         expect(not await store.has_closed("gone", 2), "a later epoch has not left")
@@ -165,7 +155,7 @@ async def trees_of_an_ended_kernel_are_claimed_once(fixture: StoreFixture) -> No
         for store, claimed in zip((one, two), claims, strict=True):
             for tree in claimed:
                 expect(
-                    (await one.owner_of(tree) or KernelInfo("", 0, "", alive=False)).name == store.kernel,
+                    await _owner_name(one, tree) == store.kernel,
                     "the claimer owns the tree",
                 )
             await append_durably(store, *(entry(2, tree=tree) for tree in claimed))
@@ -199,6 +189,11 @@ async def kernels_are_notified_of_each_other(fixture: StoreFixture) -> None:
         remove()
 
 
+async def _owner_name(store: Store, tree: str) -> str:
+    owner = await store.owner_of(tree)
+    return "" if owner is None else owner.name
+
+
 async def _claim_all(store: Store) -> list[str]:
     trees: list[str] = []
     while batch := await store.claim_orphaned(4):
@@ -206,12 +201,4 @@ async def _claim_all(store: Store) -> list[str]:
     return trees
 
 
-CHECKS: tuple[Check, ...] = (
-    an_open_kernel_is_alive,
-    a_tree_has_an_owner,
-    writes_to_another_kernels_tree_are_refused,
-    a_takeover_is_atomic,
-    a_living_kernel_is_not_taken_over,
-    trees_of_an_ended_kernel_are_claimed_once,
-    kernels_are_notified_of_each_other,
-)
+CHECKS: tuple[Check, ...] = checks_of(__name__)

@@ -7,17 +7,14 @@ from collections.abc import Awaitable, Callable
 
 from ramet.core.errors import StoreFailed, StoreInUse
 from ramet.store.contract import Store
+from ramet.testing.conformance.checks import NotHere, checks_of, expect, raises, raises_now
 from ramet.testing.conformance.store.harness import (
     Check,
-    NotHere,
     StoreFixture,
     append_durably,
     cancel_and_wait,
     entries_of,
     entry,
-    expect,
-    raises,
-    raises_now,
 )
 
 
@@ -173,13 +170,4 @@ async def _refuses(store: Store) -> None:
     raises_now(StoreFailed, lambda: store.on_kernels(print), "on_kernels of a store that is not open")
 
 
-CHECKS: tuple[Check, ...] = (
-    a_store_describes_itself,
-    opening_and_closing_twice,
-    data_survives_reopening,
-    closing_commits_appended_events,
-    a_cancelled_close_closes,
-    a_cancelled_open_opens_nothing,
-    a_closed_store_refuses_every_use,
-    two_kernels,
-)
+CHECKS: tuple[Check, ...] = checks_of(__name__)

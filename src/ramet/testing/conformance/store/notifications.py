@@ -6,6 +6,7 @@ import asyncio
 
 from ramet.core.errors import StoreFailed
 from ramet.store.contract import Store, StoredEvent
+from ramet.testing.conformance.checks import checks_of, expect, raises
 from ramet.testing.conformance.store.harness import (
     Check,
     StoreFixture,
@@ -13,8 +14,6 @@ from ramet.testing.conformance.store.harness import (
     cancel_and_wait,
     entries_of,
     entry,
-    expect,
-    raises,
 )
 
 
@@ -157,14 +156,4 @@ async def _follow(store: Store, count: int) -> list[StoredEvent]:
     return events
 
 
-CHECKS: tuple[Check, ...] = (
-    the_head_is_the_newest_cursor,
-    waiting_for_an_existing_event,
-    waiting_for_a_new_event,
-    a_forgotten_event_ends_no_wait,
-    a_wait_ends_with_its_store,
-    following_during_appends,
-    a_concurrent_reader_sees_writes,
-    a_concurrent_reader_is_woken,
-    a_reader_outlives_its_writer,
-)
+CHECKS: tuple[Check, ...] = checks_of(__name__)

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import asyncio
 
+from ramet.testing.conformance.checks import NotHere, Violation
 from ramet.testing.conformance.store import atomicity, documents, harness, journal, kernels, lifecycle, notifications
-from ramet.testing.conformance.store.harness import Check, NotHere, StoreFixture, Violation
+from ramet.testing.conformance.store.harness import Check, StoreFixture
 
 __all__ = ["CHECKS", "Check", "NotHere", "StoreFixture", "Violation", "run"]
 
