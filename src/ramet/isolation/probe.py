@@ -27,7 +27,8 @@ from ramet.isolation.linux.trials import all as trials
 trials.main(*json.loads(sys.argv[2]))
 """
 
-_NAMESPACES = (
+#: The kinds of namespaces.
+NAMESPACES = (
     "user_namespaces",
     "pid_namespaces",
     "mount_namespaces",
@@ -40,7 +41,7 @@ _CGROUPS = ("cgroup_memory", "cgroup_cpu", "cgroup_pids")
 _LANDLOCK = ("landlock", "landlock_tcp", "landlock_scopes")
 #: All tried mechanisms, in the order in which they are reported.
 MECHANISMS = (
-    *_NAMESPACES,
+    *NAMESPACES,
     "proc_mount",
     "read_only_root",
     "processes_per_namespace",
@@ -53,7 +54,7 @@ MECHANISMS = (
 #: Without any of these the level is not reached. Other missing mechanisms are compensated for, and reported.
 _NEEDED: Mapping[str, tuple[Isolation, tuple[str, ...]]] = {
     # In its own namespaces a process reaches no files, sockets or processes that Landlock would keep it from.
-    "bwrap": (Isolation.L2, (*_NAMESPACES, "processes_per_namespace", "seccomp", "bwrap")),
+    "bwrap": (Isolation.L2, (*NAMESPACES, "processes_per_namespace", "seccomp", "bwrap")),
     # Without namespaces only Landlock keeps it from files, abstract sockets and other processes. TCP is not among
     # these: the filter lets no socket be made.
     "local": (Isolation.L1, ("seccomp", "landlock", "landlock_scopes")),
@@ -157,7 +158,7 @@ def _remedy(name: str, detail: str) -> str:
             return "Install bubblewrap: apt install bubblewrap (or dnf, apk, pacman)."
         case "bwrap" | "processes_per_namespace":
             return _no_user_namespaces() or _advise_for_container("creating user namespaces")
-        case _ if name in _NAMESPACES:
+        case _ if name in NAMESPACES:
             return _no_user_namespaces() or _advise_for_container("creating namespaces")
         case "proc_mount":
             return _advise_for_container("mounting /proc (systempaths=unconfined, or procMount: Unmasked)")

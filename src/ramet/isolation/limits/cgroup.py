@@ -55,11 +55,6 @@ class Cgroup:
         return "cpu" in self._folders
 
     @property
-    def has_pids(self) -> bool:
-        """Return whether the number of processes and threads is limited here."""
-        return "pids" in self._folders
-
-    @property
     def has_entry_fds(self) -> bool:
         """Return whether a process can enter by itself."""
         return self._version == 1

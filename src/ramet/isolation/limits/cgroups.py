@@ -84,12 +84,8 @@ class Cgroups:
         checked_name("prefix", prefix)
         return tuple(name for name, group in _groups_of_prefix(self._roots, self._version, prefix) if _try_end(group))
 
-    def close(self) -> None:
-        """Remove the place; groups that are not empty stay, and the place with them, for `reap`."""
-        self.try_close()
-
-    def try_close(self) -> bool:
-        """Remove the place; return False if a group is not empty. Raises SandboxFailed."""
+    def close(self) -> bool:
+        """Remove the place; return False if a group is not empty: it stays for `reap`. Raises SandboxFailed."""
         is_removed = self._group.try_remove()
         _remove_empty(self._roots)
         return is_removed

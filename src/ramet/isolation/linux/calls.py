@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 from typing import Any
 
 Path = str | bytes | os.PathLike[str]
@@ -16,6 +15,9 @@ CLONE_NEWIPC = 0x0800_0000
 CLONE_NEWUSER = 0x1000_0000
 CLONE_NEWPID = 0x2000_0000
 CLONE_NEWNET = 0x4000_0000
+NEW_NAMESPACES = (
+    CLONE_NEWNS | CLONE_NEWCGROUP | CLONE_NEWUTS | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | CLONE_NEWNET
+)
 
 MS_RDONLY = 0x1
 MS_NOSUID = 0x2
@@ -26,12 +28,9 @@ MS_NOSYMFOLLOW = 0x100
 MS_NOATIME = 0x400
 MS_NODIRATIME = 0x800
 MS_BIND = 0x1000
-MS_MOVE = 0x2000
 MS_REC = 0x4000
-MS_UNBINDABLE = 0x2_0000
 MS_PRIVATE = 0x4_0000
 MS_SLAVE = 0x8_0000
-MS_SHARED = 0x10_0000
 MS_RELATIME = 0x20_0000
 MS_STRICTATIME = 0x100_0000
 
@@ -39,20 +38,15 @@ MOUNT_ATTR_RDONLY = 0x1
 MOUNT_ATTR_NOSUID = 0x2
 MOUNT_ATTR_NODEV = 0x4
 
-MNT_FORCE = 0x1
 MNT_DETACH = 0x2
-MNT_EXPIRE = 0x4
 UMOUNT_NOFOLLOW = 0x8
 
-RESOLVE_NO_XDEV = 0x1
 RESOLVE_NO_MAGICLINKS = 0x2
 RESOLVE_NO_SYMLINKS = 0x4
 RESOLVE_BENEATH = 0x8
-RESOLVE_IN_ROOT = 0x10
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
-PR_SET_NAME = 15
 PR_CAPBSET_READ = 23
 PR_CAPBSET_DROP = 24
 PR_SET_SECUREBITS = 28
@@ -119,26 +113,16 @@ def open_tree(path: Path) -> int:
     return syscall("open_tree", _OPEN_TREE, _AT_FDCWD, os.fsencode(path), flags)
 
 
-def mount_setattr(target: Path | int, attributes: int) -> None:
-    """Set `attributes` (MOUNT_ATTR_*) on all mounts at and below a path or a descriptor; needs Linux 5.12."""
+def mount_setattr(target: Path | int, attributes: int, *, recursive: bool = True) -> None:
+    """Set `attributes` (MOUNT_ATTR_*) on the mount at a path or a descriptor, and on all below; needs Linux 5.12."""
     fd, path, flags = (target, b"", _AT_EMPTY_PATH) if isinstance(target, int) else (_AT_FDCWD, os.fsencode(target), 0)
     attr = attributes.to_bytes(8, "little") + bytes(24)  # struct mount_attr
-    syscall("mount_setattr", _MOUNT_SETATTR, fd, path, flags | _AT_RECURSIVE, attr, len(attr))
+    syscall("mount_setattr", _MOUNT_SETATTR, fd, path, flags | (_AT_RECURSIVE if recursive else 0), attr, len(attr))
 
 
 def move_mount(fd: int, target: Path) -> None:
     """Mount a tree that `open_tree` returned on `target`."""
     syscall("move_mount", _MOVE_MOUNT, fd, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
-
-
-def pidfd_open(pid: int) -> int:
-    """Return a descriptor of a process: readable at its end, and never for another process. Not inherited."""
-    return os.pidfd_open(pid)
-
-
-def pidfd_send_signal(fd: int, number: int) -> None:
-    """Signal the process behind a descriptor, and no other process that has its pid by now."""
-    signal.pidfd_send_signal(fd, number)
 
 
 def close_range(first: int, last: int = 0xFFFF_FFFF) -> None:
@@ -147,7 +131,6 @@ def close_range(first: int, last: int = 0xFFFF_FFFF) -> None:
 
 
 def prctl(op: int, *args: int) -> int:
-    """Call prctl(2) and return its result."""
     return _check_result(f"prctl {op}", _libc.prctl(op, *(ctypes.c_ulong(arg) for arg in (*args, 0, 0, 0, 0)[:4])))
 
 
@@ -171,7 +154,6 @@ def die_with_parent(number: int) -> None:
 
 
 def sethostname(name: str) -> None:
-    """Set the name of this UTS namespace."""
     encoded = name.encode()
     _check_result("sethostname", _libc.sethostname(encoded, ctypes.c_size_t(len(encoded))))
 

@@ -16,15 +16,7 @@ from collections.abc import Iterable
 
 from ramet.isolation.linux import calls, syscall_numbers
 
-_NEW_NAMESPACE = (
-    calls.CLONE_NEWNS
-    | calls.CLONE_NEWCGROUP
-    | calls.CLONE_NEWUTS
-    | calls.CLONE_NEWIPC
-    | calls.CLONE_NEWUSER
-    | calls.CLONE_NEWPID
-    | calls.CLONE_NEWNET
-)
+_NEW_NAMESPACE = calls.NEW_NAMESPACES
 _CLONE_PARENT = 0x8000  #: makes a process that is not below its maker: counting by parents would miss it
 _X32 = 0x4000_0000
 _IOCTLS = {"TIOCSTI": 0x5412, "TIOCLINUX": 0x541C, "TIOCCONS": 0x541D, "TIOCSETD": 0x5423}

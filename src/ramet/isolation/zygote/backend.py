@@ -32,7 +32,7 @@ from ramet.isolation.limits.team_cgroups import ReservationGroups, SandboxLimits
 from ramet.isolation.limits.watchdog import Watchdog, WatchedSandbox
 from ramet.isolation.linux import procfs
 from ramet.isolation.mounts import identities_of, states_in
-from ramet.isolation.probe import Finding, level_of, probe_machine
+from ramet.isolation.probe import NAMESPACES, Finding, level_of, probe_machine
 from ramet.isolation.state_search import StateSearch
 from ramet.isolation.zygote.admission import absolute, allow_traverse, build_assignment
 from ramet.isolation.zygote.child import FAILED, STARTED
@@ -48,16 +48,7 @@ from ramet.isolation.zygote.termination import terminate
 UIDS = range(60578, 61184)
 START_S = 30.0
 #: The mechanisms that separate a process from the host's processes without bubblewrap.
-_APART = (
-    "user_namespaces",
-    "pid_namespaces",
-    "mount_namespaces",
-    "network_namespaces",
-    "ipc_namespaces",
-    "uts_namespaces",
-    "cgroup_namespaces",
-    "proc_mount",
-)
+_APART = (*NAMESPACES, "proc_mount")
 
 #: Called with a run, the resource it uses most of ("memory" in MiB, "cpu" in cores), the amount, and the limit.
 OnThreshold = Callable[[str, str, float, float], object]
@@ -111,7 +102,6 @@ class ZygoteBackend:
         return self._probe
 
     async def start(self, spec: SandboxSpec) -> ForkedSandbox:
-        """See `ramet.isolation.contract.Backend`."""
         level = self._level(await self.probe(), spec.grant.isolation)
         assignment = build_assignment(spec, self._config, self.owner)
         if assignment.mounts and self._config.is_apart:  # Elsewhere paths cannot be hidden.
@@ -193,16 +183,14 @@ class ZygoteBackend:
         """Do nothing: a zygote waits from the first sandbox on."""
 
     async def disband(self, name: str) -> None:
-        """See `ramet.isolation.contract.ReservingBackend`."""
         await self._reservation_groups.disband(name)
 
     @property
     def parked_count(self) -> int:
-        """See `ramet.isolation.contract.ProcessBackend`."""
         return sum(zygote.parked_count for zygote in self._zygotes)
 
     def terminate(self) -> None:
-        """See `ramet.isolation.contract.ProcessBackend`. The zygotes end with this process."""
+        """Kill every sandbox; the zygotes end with this process."""
         terminate([child for zygote in self._zygotes for child in zygote.children], self._cgroups)
 
     async def close(self) -> None:
@@ -425,7 +413,6 @@ async def _wait_started(child: ZygoteChild) -> None:
 
 
 def _with_real_paths(paths: Sequence[str]) -> tuple[str, ...]:
-    """Return the paths and their real paths."""
     return tuple(dict.fromkeys((*paths, *map(os.path.realpath, paths))))
 
 

@@ -21,7 +21,6 @@ from ramet.isolation import spawn_thread
 from ramet.isolation.assignment import Assignment, ZygoteConfig
 from ramet.isolation.limits.cgroup_cleanup import GroupRemover
 from ramet.isolation.limits.cgroups import Cgroup
-from ramet.isolation.linux import calls
 from ramet.isolation.python_runtime import Runtime
 from ramet.isolation.zygote import packets
 from ramet.isolation.zygote.launcher import Launch
@@ -77,7 +76,7 @@ class ZygoteClient:
         self._parking = 0  #: the number of agents that are being forked to be parked
         self._refill: asyncio.TimerHandle | None = None
         self._turn = asyncio.Semaphore(_AT_ONCE)
-        self._is_retired = False
+        self.is_open = True  #: it accepts requests for processes
         self._has_exited = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._leftovers = GroupRemover()
@@ -132,24 +131,13 @@ class ZygoteClient:
         return self
 
     @property
-    def is_open(self) -> bool:
-        """Return whether the zygote accepts requests for processes."""
-        return not self._is_retired
-
-    @property
     def has_exited(self) -> bool:
         """Return whether the zygote and all its children have ended."""
         return self._has_exited.is_set()
 
     @property
     def parked_count(self) -> int:
-        """The number of parked agents."""
         return len(self._parked_children)
-
-    @property
-    def child_count(self) -> int:
-        """The number of processes that were requested and have not ended, including parked ones."""
-        return len(self._children)
 
     @property
     def pid(self) -> int:
@@ -242,7 +230,7 @@ class ZygoteClient:
 
     def retire(self) -> None:
         """Fork no more processes; end once the last agent has ended."""
-        self._is_retired = True
+        self.is_open = False
         self._stop_refilling()
         while self._parked_children:
             self._parked_children.popleft().discard()
@@ -383,7 +371,7 @@ class ZygoteClient:
             case "ended":
                 number, code, cpu_s, peak_mb = packet.body
                 self._note_end(self._children.pop(number), ChildExit(code, cpu_s, peak_mb))
-                if self._is_retired and not self._children:
+                if not self.is_open and not self._children:
                     self._hang_up()
 
     def _hang_up(self) -> None:
@@ -392,7 +380,7 @@ class ZygoteClient:
             return
         self._loop.remove_reader(self._control)
         self._control.close()
-        self._is_retired = True
+        self.is_open = False
         self._stop_refilling()
         while self._parked_children:
             self._parked_children.popleft().close()
@@ -402,7 +390,7 @@ class ZygoteClient:
 
     async def _end(self) -> None:
         """Make sure that every process has ended."""
-        itself = calls.pidfd_open(self._process.pid)  # A child of ours: not reaped before `wait` below.
+        itself = os.pidfd_open(self._process.pid)  # A child of ours: not reaped before `wait` below.
         try:
             pidfds = [
                 fd for fd in (itself, self._pidfd, *(each.watch() for each in self._children.values())) if fd >= 0

@@ -26,16 +26,6 @@ from ramet.isolation.linux import calls, mounts, namespaces
 from ramet.isolation.linux.beneath import open_without_links
 from ramet.isolation.zygote import packets
 
-_NAMESPACES = (
-    calls.CLONE_NEWUSER
-    | calls.CLONE_NEWPID
-    | calls.CLONE_NEWNS
-    | calls.CLONE_NEWNET
-    | calls.CLONE_NEWIPC
-    | calls.CLONE_NEWUTS
-    | calls.CLONE_NEWCGROUP
-)
-
 _F_SETSIG = 10
 _NO_SOURCES: Mapping[str, str] = {}
 
@@ -158,7 +148,7 @@ def _memory(content: str) -> int:
 def _enter_namespaces(*, is_read_only: bool) -> None:
     """Become the first process of new namespaces; the original process waits for our end, and ends us when it ends."""
     uid, gid = os.getuid(), os.getgid()
-    calls.unshare(_NAMESPACES)
+    calls.unshare(calls.NEW_NAMESPACES)
     namespaces.map_ids(0, 0, uid, gid)
     pid = os.fork()
     if pid:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from ramet.core.errors import SandboxFailed
 from ramet.isolation.limits.cgroups import Cgroup
-from ramet.isolation.linux import calls
 
 
 class ChildExit(NamedTuple):
@@ -75,7 +74,6 @@ class ZygoteChild:
 
     @property
     def channel(self) -> socket.socket:
-        """The channel of an agent."""
         assert self._channel is not None
         return self._channel
 
@@ -103,13 +101,13 @@ class ZygoteChild:
         """Signal only the main process; do nothing if it has ended."""
         if self._pidfd >= 0 and not self.exit_future.done():
             with contextlib.suppress(ProcessLookupError):
-                calls.pidfd_send_signal(self._pidfd, number)
+                signal.pidfd_send_signal(self._pidfd, number)
 
     def kill_group(self) -> None:
         """Send SIGKILL to the main process and its process group, if it lives."""
         if self._pidfd >= 0:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                calls.pidfd_send_signal(self._pidfd, 0)  # The pid stays valid as long as the process is not reaped.
+                signal.pidfd_send_signal(self._pidfd, 0)  # The pid stays valid as long as the process is not reaped.
                 os.killpg(self.pid, signal.SIGKILL)
 
     def close_child_fds(self) -> None:

@@ -45,7 +45,7 @@ def _remove(groups: Cgroups, begin: float) -> None:
     is_killed = False
     while True:
         try:
-            if groups.try_close():
+            if groups.close():
                 return
         except (SandboxFailed, OSError):  # A group was removed while it was read.
             pass

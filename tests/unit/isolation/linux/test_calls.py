@@ -61,16 +61,6 @@ def test_a_range_of_descriptors_is_closed() -> None:
     assert try_one("(os.dup2(0, 30), calls.close_range(10, 29), os.fstat(30))") == "done"
 
 
-def test_a_process_is_signalled_by_its_descriptor() -> None:
-    expression = "(os.waitpid(pid, 0)[1], calls.pidfd_send_signal(fd, 0))"
-    start = "pid = os.fork() or signal.pause(); fd = calls.pidfd_open(pid); "
-
-    assert try_one("(calls.pidfd_send_signal(fd, 9), os.waitpid(pid, 0)[1])[1]", behind=start) == 9
-    assert try_one(expression, behind=start + "calls.pidfd_send_signal(fd, 9)") == "ESRCH"
-    with pytest.raises(ProcessLookupError):
-        calls.pidfd_open(2**22)  # above the highest pid that there is
-
-
 def test_a_process_dies_with_its_parent() -> None:
     """The parent ends while the process waits: the pipe of the process closes without a message."""
     word = "os.read(out, 9).decode()"

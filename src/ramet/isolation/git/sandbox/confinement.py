@@ -15,14 +15,7 @@ from ramet.isolation.linux import calls, caps, landlock, namespaces, rlimits, se
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 _ETC = ("alternatives", "ld.so.cache", "localtime", "nsswitch.conf", "passwd", "group")
 _DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
-_NAMESPACES = (
-    calls.CLONE_NEWNS
-    | calls.CLONE_NEWPID
-    | calls.CLONE_NEWNET
-    | calls.CLONE_NEWIPC
-    | calls.CLONE_NEWUTS
-    | calls.CLONE_NEWCGROUP
-)
+_NAMESPACES = calls.NEW_NAMESPACES & ~calls.CLONE_NEWUSER
 _SCOPES_SINCE = 6  #: the version of Landlock that keeps signals and abstract sockets inside
 _DATA = 4 << 30
 _FILE = 16 << 30

@@ -32,7 +32,6 @@ class IncludeEntry(NamedTuple):
 
 
 def parse_includes(output: str) -> list[IncludeEntry]:
-    """Parse the output of `COMMAND`."""
     fields = output.split("\0")[:-1]
     includes = []
     for scope, origin, text in zip(fields[::3], fields[1::3], fields[2::3], strict=True):

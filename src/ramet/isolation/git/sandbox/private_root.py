@@ -15,9 +15,7 @@ from typing import NamedTuple
 from ramet.isolation.git.sandbox.request import Folder, HiddenFolder
 from ramet.isolation.linux import calls
 
-_MOUNT_SETATTR = 442  #: the same on all machines
-_AT_EMPTY_PATH, _AT_RECURSIVE = 0x1000, 0x8000
-_RDONLY, _NOSUID, _NODEV = 0x1, 0x2, 0x4
+_RDONLY, _NOSUID, _NODEV = calls.MOUNT_ATTR_RDONLY, calls.MOUNT_ATTR_NOSUID, calls.MOUNT_ATTR_NODEV
 _STAGE = "/tmp"
 _TMP_OPTIONS = "mode=1777,size=64m,nr_inodes=4k"
 
@@ -71,7 +69,7 @@ def enter(
     calls.pivot_root(".", ".")
     calls.umount(".", calls.MNT_DETACH)
     os.chdir("/")
-    _set_attributes("/", _RDONLY | _NOSUID | _NODEV, recursive=False)
+    calls.mount_setattr("/", _RDONLY | _NOSUID | _NODEV, recursive=False)
 
 
 def _open_bind(path: str, attributes: int) -> _Bind:
@@ -101,7 +99,7 @@ def _cover(cover: _Cover) -> None:
         os.symlink(target, _STAGE + path)
     for bind in cover.binds:
         _mount(bind)
-    _set_attributes(cover_path, _RDONLY, recursive=False)
+    calls.mount_setattr(cover_path, _RDONLY, recursive=False)
 
 
 def _mount(bind: _Bind) -> None:
@@ -114,15 +112,4 @@ def _mount(bind: _Bind) -> None:
             os.close(os.open(mount_path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))
     calls.mount(f"/proc/self/fd/{bind.fd}", mount_path, None, calls.MS_BIND | calls.MS_REC)
     os.close(bind.fd)
-    _set_attributes(mount_path, bind.attributes, recursive=True)
-
-
-def _set_attributes(path: str, attributes: int, *, recursive: bool) -> None:
-    """Add attributes to a mount, and if `recursive` to all mounts below it."""
-    fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
-    try:
-        change = b"".join(each.to_bytes(8, "little") for each in (attributes, 0, 0, 0))
-        flags = _AT_EMPTY_PATH | (_AT_RECURSIVE if recursive else 0)
-        calls.syscall("mount_setattr", _MOUNT_SETATTR, fd, b"", flags, change, len(change))
-    finally:
-        os.close(fd)
+    calls.mount_setattr(mount_path, bind.attributes)
