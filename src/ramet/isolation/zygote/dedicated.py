@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from ramet.core.errors import SandboxFailed
 from ramet.isolation.contract import Image
@@ -13,12 +13,7 @@ from ramet.isolation.zygote.client import ZygoteClient
 from ramet.isolation.zygote.pool import Start, is_cancelled
 from ramet.isolation.zygote.process import ZygoteChild
 
-
-class _Kind(NamedTuple):
-    """The start parameters of a zygote."""
-
-    image: Image
-    mounts: frozenset[tuple[str, str]]
+_Kind = tuple[Image, frozenset[tuple[str, str]]]  #: the start parameters of a zygote: its image and mounts
 
 
 class DedicatedZygotes:
@@ -90,7 +85,7 @@ class DedicatedZygotes:
 
 
 def _kind(image: Image, mounts: Mapping[str, str]) -> _Kind:
-    return _Kind(image, frozenset(mounts.items()))
+    return image, frozenset(mounts.items())
 
 
 def _retire(task: asyncio.Task[Any]) -> None:

@@ -11,14 +11,16 @@ import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
+from ramet.concurrency import pipes
 from ramet.concurrency.deadline import run_shielded
-from ramet.core.errors import Gone, InvalidValue
+from ramet.concurrency.pipes import Capture
+from ramet.core.errors import Gone, InvalidValue, SandboxFailed
 from ramet.core.policy.policy import Isolation
+from ramet.isolation import spawn_thread
 from ramet.isolation.assignment import Assignment
 from ramet.isolation.contract import KILL_GRACE_S, Exit, Metrics, Ran
 from ramet.isolation.limits.team_cgroups import MemoryBounds
 from ramet.isolation.limits.watchdog import WatchedSandbox
-from ramet.isolation.zygote import exec_process
 from ramet.isolation.zygote.child import OUT_OF_MEMORY
 from ramet.isolation.zygote.client import ZygoteClient
 from ramet.isolation.zygote.process import ChildExit, ZygoteChild
@@ -48,7 +50,7 @@ class ForkedSandbox:
         oom_kills: Callable[[], int] | None,
         bounds: MemoryBounds,
     ) -> None:
-        self._run, self._level, self._zygote, self._child, self._assignment = run, level, zygote, child, assignment
+        self._run, self.level, self._zygote, self._child, self._assignment = run, level, zygote, child, assignment
         self._watched_sandbox, self._bounds = watched_sandbox, bounds
         self._exit: Exit | None = None
         self._on_end, self._on_leaving = on_end, on_leaving
@@ -59,36 +61,25 @@ class ForkedSandbox:
 
     @property
     def channel(self) -> socket.socket:
-        """The host's end of the channel."""
         return self._child.channel
 
     @property
     def stdout(self) -> int:
-        """The descriptor of stdout, non-blocking."""
         return self._child.host_fds[0]
 
     @property
     def stderr(self) -> int:
-        """The descriptor of stderr, non-blocking."""
         return self._child.host_fds[1]
 
     @property
     def pid(self) -> int:
-        """The pid of the main process."""
         return self._child.pid
 
-    @property
-    def level(self) -> Isolation:
-        """The level that the backend offers."""
-        return self._level
-
     async def wait(self) -> Exit:
-        """Wait for the end of the sandbox; no process of it is left then."""
         await asyncio.shield(self._child.exit_future)
         return self._finish()
 
     def signal(self, number: int) -> None:
-        """Send a signal to the main process, but SIGKILL to all processes; do nothing if the sandbox has ended."""
         self._is_killed = self._is_killed or number == signal.SIGKILL
         self._child.signal(number)
         if number == signal.SIGKILL:
@@ -107,22 +98,43 @@ class ForkedSandbox:
         return await self.wait()
 
     async def metrics(self) -> Metrics:
-        """Return the current resource usage. Raises Gone."""
         if self._watched_sandbox is None or self._child.exit_future.done():
             raise Gone("the sandbox has ended")
         return self._watched_sandbox.metrics()
 
     async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
-        """Run a command in the sandbox. Raises Gone or TimeoutError."""
-        return await exec_process.run(
-            self._zygote, self._child, self._assignment, argv, timeout_s=timeout_s, max_bytes=max_bytes
-        )
+        """Run a command; then its processes are ended, except those that left the command's group."""
+        zygote, child = self._zygote, self._child
+        if child.exit_future.done():
+            raise Gone("the sandbox has ended")
+        out, err = Capture(head=max_bytes), Capture(head=max_bytes)
+        with contextlib.ExitStack() as ours:
+            with contextlib.ExitStack() as theirs:
+                sinks = [
+                    pipes.reader_pipe(each, on_full=lambda: None, parent_fds=ours, child_fds=theirs)
+                    for each in (out, err)
+                ]
+                try:
+                    program = await zygote.run_program(child, self._assignment, argv, sinks)
+                except SandboxFailed:
+                    if child.exit_future.done():
+                        raise Gone("the sandbox has ended") from None
+                    raise
+            try:
+                if (cgroup := child.cgroup) is not None:
+                    pid = program.pid
+                    await spawn_thread.call(lambda: cgroup.add(pid))
+                with contextlib.suppress(BrokenPipeError):
+                    os.write(program.host_fds[0], b"1")
+                async with asyncio.timeout(timeout_s):
+                    await asyncio.shield(program.exit_future)
+            finally:
+                zygote.end(program)
+                await run_shielded(asyncio.shield(program.exit_future))
+                program.close()
+        return Ran(program.exit_future.result().code, out.data(), err.data())
 
     async def dial(self, port: int) -> socket.socket:
-        """Connect to a port of the sandbox.
-
-        Raises InvalidValue, Gone, SandboxFailed, or OSError if nothing listens there.
-        """
         if port not in self._assignment.ports:
             declared_ports = ", ".join(map(str, self._assignment.ports))
             raise InvalidValue("port", port, f"a port of its policy: {declared_ports or 'it has none'}")
