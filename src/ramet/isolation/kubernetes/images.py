@@ -28,12 +28,11 @@ Images = PodImage | Mapping[Image, PodImage]
 
 
 class PlainImage(NamedTuple):
-    """An image with ramet in LIB, and a Python of this version on its PATH."""
+    """A `PodImage` with ramet in LIB, and a Python of this version on its PATH."""
 
     reference: str
 
     def program(self, module: str) -> Sequence[str]:
-        """See `PodImage`."""
         return ("python3", "-I", "-B", "-c", code_of(module, LIB))
 
 

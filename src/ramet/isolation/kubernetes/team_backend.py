@@ -77,7 +77,6 @@ class TeamNamespaces:
 
     @property
     def owner(self) -> tuple[int, int] | None:
-        """See `KubernetesBackend`."""
         return self._default_backend.owner
 
     async def probe(self) -> Probe:
@@ -95,7 +94,6 @@ class TeamNamespaces:
         return await (await self._team(reservation)).start(spec)
 
     async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> PodSandbox:
-        """See `KubernetesBackend`."""
         await self.probe()
         reservation = spec.grant.reservation
         if reservation is None:

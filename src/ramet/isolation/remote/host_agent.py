@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -75,16 +75,18 @@ class NodeClient:
         level: Isolation | None = None,
         on_threshold: OnThreshold | None = None,
         on_deaf: OnUnreachable | None = None,
+        wait_reason: Callable[[], Awaitable[object]] | None = None,
     ) -> None:
         """Begin to read the line.
 
         `level` is the isolation between the machine's sandboxes and the host, if that is more than the machine itself
         provides. The caller has compared it with the level that a run asks for; the machine is then not asked about
-        isolation.
+        isolation. `wait_reason` is awaited at the end of the line: its owner may know a better reason for that end, and
+        call `on_lost` meanwhile.
         """
         loop = asyncio.get_running_loop()
         self._line, self._level = line, level
-        self._on_threshold, self._on_deaf = on_threshold, on_deaf
+        self._on_threshold, self._on_deaf, self._wait_reason = on_threshold, on_deaf, wait_reason
         self._outbox = Outbox(line)
         self._questions = PendingRequests(self._outbox.post)
         self._hello: asyncio.Future[Hello] = loop.create_future()
@@ -99,11 +101,6 @@ class NodeClient:
     def is_open(self) -> bool:
         """Return whether sandboxes can start: the line has not ended, nothing is lost, and nothing was closed."""
         return not self._exit_future.done() and self._closing is None
-
-    @property
-    def sandbox_count(self) -> int:
-        """The number of sandboxes that were started, or are starting, and are not yet cleaned up."""
-        return len(self._sandboxes)
 
     async def hello(self) -> Hello:
         """Wait for the machine's first message without a time limit, and return it.
@@ -256,6 +253,8 @@ class NodeClient:
                 count += 1
                 if count % _FRAMES_PER_TURN == 0:
                     await asyncio.sleep(0)
+            if self._wait_reason is not None:
+                await self._wait_reason()
         except RametError as violation:
             reason = f"its machine violated the protocol: {clean(str(violation)[:300])}"
         except TimeoutError:

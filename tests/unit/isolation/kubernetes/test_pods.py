@@ -291,7 +291,7 @@ async def test_a_run_that_starts_after_a_cancelled_wait_ends_in_its_pod(kernel: 
 
         assert asking.cancelled()
         await hearing
-        await eventually(lambda: machine.sandbox_count == 0)
+        await eventually(lambda: not machine._sandboxes)
         await machine.close()
 
 

@@ -72,7 +72,7 @@ async def test_a_forbidden_attach_is_retried_for_a_working_pod(
     monkeypatch.setattr(reach, "_SOON_S", 0.001)
     api = StartingApi(Forbidden("not you"))
     async with contextlib.aclosing(_OpenAttachments(api, "only")) as attachments:
-        line = attachments.pods["only"]._line
+        line = attachments.pods["only"].line
         line.heard_at = asyncio.get_running_loop().time() if was_heard else 0.0
         await eventually(lambda: api.tries["only"] >= 3 or line.has_ended)
         assert (line.has_ended, line.end_reason) == ((False, "") if was_heard else (True, "not you"))

@@ -74,7 +74,7 @@ async def flooding_machine(folder: Path, line: HostileLine) -> AsyncIterator[Nod
     machine = NodeClient(line, level=Isolation.L1)
     spec = SandboxSpec(run="run-1", grant=GRANT, workspace=folder, proxy=folder / "nobody listens")
     adopting = asyncio.ensure_future(machine.adopt(1, spec))
-    await eventually(lambda: machine.sandbox_count)
+    await eventually(lambda: machine._sandboxes)
     line.is_flooding.set()
     try:
         yield machine

@@ -24,7 +24,6 @@ _MESSAGES = 16  #: received messages that wait for a reader
 async def open_attach_stream(
     http: httpx2.AsyncClient, namespace: str, pod: str, *, outputs: bool
 ) -> AsyncIterator[AttachStream]:
-    """See `ramet.isolation.kubernetes.api.client.Api.attach`."""
     out = "true" if outputs else "false"
     try:
         async with http.websocket(

@@ -27,9 +27,14 @@ class Api:
     def __init__(self, namespace: str, kubeconfig: os.PathLike[str] | str | None) -> None:
         self.namespace = namespace
         self._objects = Objects(kubeconfig, namespace)
+        # After that: it raises MissingExtra without the extra.
+        from lightkube.resources.core_v1 import Pod, Secret
+        from lightkube.resources.networking_v1 import NetworkPolicy
+        from lightkube.resources.node_v1 import RuntimeClass
+
+        self._pod, self._secret, self._policy, self._class = Pod, Secret, NetworkPolicy, RuntimeClass
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._objects.close()
 
     async def create_pod(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> ObservedPod:
@@ -37,24 +42,18 @@ class Api:
 
         Raises Taken, Forbidden, SpawnRefused for a quota, SandboxFailed if the API refuses the pod, Unreachable.
         """
-        from lightkube.resources.core_v1 import Pod
-
-        return parse_status(await self._objects.create(Pod, manifest, dry_run=dry_run))
+        return parse_status(await self._objects.create(self._pod, manifest, dry_run=dry_run))
 
     async def pod(self, name: str) -> ObservedPod:
         """Return a pod. Raises Missing, Forbidden, Unreachable."""
-        from lightkube.resources.core_v1 import Pod
-
-        return parse_status(await self._objects.get(Pod, name))
+        return parse_status(await self._objects.get(self._pod, name))
 
     async def patch_pod(self, name: str, patch: Mapping[str, Any]) -> None:
         """Merge a patch into a pod's object.
 
         Raises Missing, Forbidden, Unreachable, and Taken if the patch names another object or version.
         """
-        from lightkube.resources.core_v1 import Pod
-
-        await self._objects.patch(Pod, name, patch)
+        await self._objects.patch(self._pod, name, patch)
 
     async def delete_pod(self, name: str, *, uid: str = "") -> None:
         """Delete a pod at once, without a grace period. A missing pod is no error.
@@ -70,9 +69,7 @@ class Api:
 
         Raises Forbidden, Unreachable.
         """
-        from lightkube.resources.core_v1 import Pod
-
-        listing = await self._objects.list(Pod, labels=selector)
+        listing = await self._objects.list(self._pod, labels=selector)
         return listing.version, [parse_status(each) for each in listing.items]
 
     async def changes(self, selector: Mapping[str, str], version: str) -> AsyncIterator[Change]:
@@ -80,9 +77,7 @@ class Api:
 
         Raises Stale, Forbidden, Unreachable.
         """
-        from lightkube.resources.core_v1 import Pod
-
-        async for kind, pod in self._objects.watch(Pod, labels=selector, version=version):
+        async for kind, pod in self._objects.watch(self._pod, labels=selector, version=version):
             assert pod.metadata is not None, "the API gives no pod without metadata"
             yield Change(parse_status(pod), kind == "DELETED", pod.metadata.resourceVersion or "")
 
@@ -95,60 +90,42 @@ class Api:
 
     async def create_secret(self, manifest: Mapping[str, Any]) -> None:
         """Create a Secret. Raises Taken, Forbidden, SandboxFailed, Unreachable."""
-        from lightkube.resources.core_v1 import Secret
-
-        await self._objects.create(Secret, manifest)
+        await self._objects.create(self._secret, manifest)
 
     async def patch_secret(self, name: str, patch: Mapping[str, Any]) -> None:
         """Merge a patch into a Secret. Raises Missing, Forbidden, Unreachable."""
-        from lightkube.resources.core_v1 import Secret
-
-        await self._objects.patch(Secret, name, patch)
+        await self._objects.patch(self._secret, name, patch)
 
     async def delete_secret(self, name: str) -> None:
         """Delete a Secret. A missing Secret is no error. Raises Forbidden, Unreachable."""
-        from lightkube.resources.core_v1 import Secret
-
-        await self._objects.delete(Secret, name)
+        await self._objects.delete(self._secret, name)
 
     async def secrets(self, selector: Mapping[str, str]) -> list[ObservedPod]:
         """Return the names and owners of the Secrets with these labels. Raises Forbidden, Unreachable."""
-        from lightkube.resources.core_v1 import Secret
-
-        return await self._list_marked_objects(Secret, selector)
+        return await self._list_marked_objects(self._secret, selector)
 
     async def ensure_policy(self, manifest: Mapping[str, Any]) -> None:
         """Create a NetworkPolicy unless it exists. Raises Forbidden, Unreachable."""
-        from lightkube.resources.networking_v1 import NetworkPolicy
-
-        await self._objects.ensure(NetworkPolicy, manifest)
+        await self._objects.ensure(self._policy, manifest)
 
     async def delete_policy(self, name: str) -> None:
         """Delete a NetworkPolicy. A missing policy is no error. Raises Forbidden, Unreachable."""
-        from lightkube.resources.networking_v1 import NetworkPolicy
-
-        await self._objects.delete(NetworkPolicy, name)
+        await self._objects.delete(self._policy, name)
 
     async def policies(self, selector: Mapping[str, str]) -> list[ObservedPod]:
         """Return the names and owners of the NetworkPolicies with these labels. Raises Forbidden, Unreachable."""
-        from lightkube.resources.networking_v1 import NetworkPolicy
-
-        return await self._list_marked_objects(NetworkPolicy, selector)
+        return await self._list_marked_objects(self._policy, selector)
 
     async def has_policy(self, name: str) -> bool:
         """Check whether a NetworkPolicy exists; False, too, if the API may not be asked. Raises Unreachable."""
-        from lightkube.resources.networking_v1 import NetworkPolicy
-
-        return await self._objects.has(NetworkPolicy, name)
+        return await self._objects.has(self._policy, name)
 
     async def runtime_class(self, name: str) -> bool:
         """Check whether the cluster has a RuntimeClass; False, too, if the API may not be asked.
 
         Raises Unreachable.
         """
-        from lightkube.resources.node_v1 import RuntimeClass
-
-        return await self._objects.has(RuntimeClass, name)
+        return await self._objects.has(self._class, name)
 
     async def may(self, verb: str, resource: str, *, subresource: str = "") -> bool:
         """Check whether this kernel may do something in this namespace. Raises Unreachable."""

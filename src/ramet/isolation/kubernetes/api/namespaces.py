@@ -30,9 +30,14 @@ class Spaces:
     def __init__(self, kubeconfig: os.PathLike[str] | str | None) -> None:
         self._objects = Objects(kubeconfig, "default")
         self._account = _account(self._objects.token)
+        # After that: it raises MissingExtra without the extra.
+        from lightkube.resources.core_v1 import LimitRange, Namespace, ResourceQuota, Secret
+        from lightkube.resources.rbac_authorization_v1 import RoleBinding
+
+        self._namespace, self._secret, self._quota = Namespace, Secret, ResourceQuota
+        self._limit_range, self._binding = LimitRange, RoleBinding
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._objects.close()
 
     async def make(self, reservation: Reservation, *, place: str, owner: str, shared: Grant | None = None) -> str:
@@ -41,15 +46,12 @@ class Spaces:
         `shared` as in `quotas.quota`. A kernel that uses a service account gives itself the roles that it needs there.
         Raises Forbidden, SandboxFailed, Unreachable.
         """
-        from lightkube.resources.core_v1 import LimitRange, ResourceQuota
-        from lightkube.resources.rbac_authorization_v1 import RoleBinding
-
         await self._create(quotas.namespace(reservation, place=place, owner=owner), place)
         if self._account is not None:
             for role in quotas.ROLES:
-                await self._objects.ensure(RoleBinding, quotas.binding(reservation, role, self._account))
-        await self._have_soon(ResourceQuota, quotas.quota(reservation, shared))
-        await self._have_soon(LimitRange, quotas.limit_range(reservation))
+                await self._objects.ensure(self._binding, quotas.binding(reservation, role, self._account))
+        await self._have_soon(self._quota, quotas.quota(reservation, shared))
+        await self._have_soon(self._limit_range, quotas.limit_range(reservation))
         name = quotas.name_of(reservation.name)
         if self._account is not None:
             await self._may_soon(name)
@@ -57,30 +59,24 @@ class Spaces:
 
     async def copy_secret(self, name: str, source: str, namespace: str) -> None:
         """Copy a Secret of a namespace into another one. Raises SandboxFailed if there is none, Forbidden, …"""
-        from lightkube.resources.core_v1 import Secret
-
         # A kernel has the right to list Secrets, but not to get one.
-        secrets = (await self._objects.list(Secret, namespace=source, fields={"metadata.name": name})).items
+        secrets = (await self._objects.list(self._secret, namespace=source, fields={"metadata.name": name})).items
         if not secrets:
             raise SandboxFailed(f"namespace {source} has no Secret {name}, which nodes need to pull images")
         metadata = {"name": name, "namespace": namespace, "labels": {labels.MANAGED: labels.OURS}}
         fields = {"type": secrets[0].type, "data": secrets[0].data or {}, "metadata": metadata}
-        await self._objects.ensure(Secret, {"apiVersion": "v1", "kind": "Secret", **fields})
+        await self._objects.ensure(self._secret, {"apiVersion": "v1", "kind": "Secret", **fields})
 
     async def remove(self, name: str) -> None:
         """Delete a namespace and all its objects; the cluster does so asynchronously.
 
         Raises Forbidden, Unreachable.
         """
-        from lightkube.resources.core_v1 import Namespace
-
-        await self._objects.delete(Namespace, name, grace_s=0)
+        await self._objects.delete(self._namespace, name, grace_s=0)
 
     async def list_team_namespaces(self, place: str) -> list[str]:
         """Return the team namespaces that kernels of a place have created. Raises Forbidden, Unreachable."""
-        from lightkube.resources.core_v1 import Namespace
-
-        listing = await self._objects.list(Namespace, labels={labels.MANAGED: labels.OURS, labels.PLACE: place})
+        listing = await self._objects.list(self._namespace, labels={labels.MANAGED: labels.OURS, labels.PLACE: place})
         return [each.metadata.name or "" for each in listing.items if each.metadata is not None]
 
     async def _create(self, manifest: Mapping[str, Any], place: str) -> None:
@@ -88,17 +84,15 @@ class Spaces:
 
         Wait for the end of an earlier namespace that is being deleted.
         """
-        from lightkube.resources.core_v1 import Namespace
-
         name = manifest["metadata"]["name"]
         try:
             async with asyncio.timeout(_DELETION_S):
                 while True:
                     with contextlib.suppress(ApiConflict):
-                        await self._objects.create(Namespace, manifest)
+                        await self._objects.create(self._namespace, manifest)
                         return
                     try:
-                        existing = await self._objects.get(Namespace, name)
+                        existing = await self._objects.get(self._namespace, name)
                     except Missing:  # Its deletion has just completed.
                         continue
                     assert existing.metadata is not None, "the API gives no namespace without metadata"

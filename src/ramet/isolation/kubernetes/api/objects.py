@@ -63,7 +63,6 @@ class Objects:
         return self._http
 
     async def close(self) -> None:
-        """Close all connections."""
         await self._client.close()
         if self._http is not None:
             await self._http.aclose()

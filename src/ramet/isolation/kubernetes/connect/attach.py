@@ -83,7 +83,7 @@ class PodTransport(Protocol):
 
 
 class Attach:
-    """The transport by attach streams, through the API server: for kernels that pods cannot reach."""
+    """The `PodTransport` by attach streams, through the API server: for kernels that pods cannot reach."""
 
     module = "ramet.isolation.kubernetes.entrypoint.attached"
     egress: Mapping[str, Any] | None = None
@@ -101,7 +101,6 @@ class Attach:
         return {}
 
     def open(self, api: Api, pod: str, uid: str) -> AttachConnection:
-        """See `PodTransport`."""
         return AttachConnection(api, pod, self._patience_s, self._starting)
 
     def reconnect(self, api: Api, pod: str, uid: str) -> AttachConnection:
@@ -113,13 +112,13 @@ class Attach:
 
 
 class AttachConnection:
-    """A line over successive attach streams of one pod."""
+    """A `PodConnection` over successive attach streams of one pod."""
 
     def __init__(self, api: Api, pod: str, patience_s: float, starting: set[AttachConnection]) -> None:
         """Begin to attach. `starting` has all connections that have not attached yet."""
         self._starting, self._running = starting, asyncio.Event()
         self._api, self._pod, self._patience_s = api, pod, patience_s
-        self._line = ReconnectingLine(patience_s)
+        self.line = ReconnectingLine(patience_s)
         self._connection = 0
         self._tail: deque[bytes] = deque(maxlen=8)
         self._is_settled = asyncio.Event()  #: set while no connection attempt is under way
@@ -127,22 +126,14 @@ class AttachConnection:
         self._holding = asyncio.get_running_loop().create_task(self._hold())
 
     @property
-    def line(self) -> Line:
-        """See `PodConnection`."""
-        return self._line
-
-    @property
     def last_output(self) -> str:
-        """See `PodConnection`."""
         return b"".join(self._tail).decode(errors="replace").strip()[-_WORDS:]
 
     def on_running(self) -> None:
-        """See `PodConnection`."""
         self._running.set()
 
     async def close(self) -> None:
-        """See `PodConnection`."""
-        self._line.fail("the pod was released")
+        self.line.fail("the pod was released")
         with contextlib.suppress(TimeoutError):  # The client is slow to end a TLS handshake that was cut off.
             async with asyncio.timeout(_MAKING_S):
                 await self._is_settled.wait()
@@ -160,7 +151,7 @@ class AttachConnection:
     async def _attach(self) -> None:
         loop = asyncio.get_running_loop()
         attempted_at, connected_at = loop.time(), 0.0
-        while not self._line.has_ended:
+        while not self.line.has_ended:
             try:
                 self._is_settled.clear()
                 async with self._api.attach(self._pod) as stream:
@@ -170,11 +161,11 @@ class AttachConnection:
                     await self._carry(stream)
             except (RametError, TimeoutError) as problem:
                 _log.debug("pod %s: %s", self._pod, problem)
-                if isinstance(problem, Forbidden) and not self._line.heard_at:
-                    return self._line.fail_line(str(problem))
+                if isinstance(problem, Forbidden) and not self.line.heard_at:
+                    return self.line.fail_line(str(problem))
                 # A later attempt may be allowed: an API server that has just started knows no rights.
-                if self._line.heard_at and loop.time() > self._line.heard_at + self._patience_s:
-                    return self._line.fail_line(f"no connection to the pod for {self._patience_s:g} s: {problem}")
+                if self.line.heard_at and loop.time() > self.line.heard_at + self._patience_s:
+                    return self.line.fail_line(f"no connection to the pod for {self._patience_s:g} s: {problem}")
             finally:
                 self._is_settled.set()
             is_early = attempted_at + _QUICK_S > loop.time() > connected_at + _SOON_S
@@ -208,4 +199,4 @@ class AttachConnection:
                         if packet.connection == connection:
                             yield packet.data
 
-        await self._line.carry(come(), write)
+        await self.line.carry(come(), write)

@@ -44,21 +44,12 @@ class ReconnectingLine:
             0,
         )  #: number of the last received frame; bytes received but not acknowledged
         self._has_unsent = False  #: there may be frames that were not sent on this connection
-        self._is_closing = self._has_ended = self._is_lost = False
-        self._why = ""
+        self.has_ended = False  #: nothing can be sent any more
+        self._is_closing = self._is_lost = False
+        self.end_reason = ""  #: empty before the end of the line
         self._has_frames, self._has_work, self._has_progress = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._has_sent_end = asyncio.Event()
         self.heard_at = 0.0  #: the event loop's time of the last packet from the other end; 0: never
-
-    @property
-    def has_ended(self) -> bool:
-        """Return whether nothing can be sent any more."""
-        return self._has_ended
-
-    @property
-    def end_reason(self) -> str:
-        """The reason for the end of the line; empty before its end."""
-        return self._why
 
     async def send(self, frame: Frame) -> None:
         """Send a frame; wait while too much is under way.
@@ -69,7 +60,7 @@ class ReconnectingLine:
             self._has_progress.clear()
             await self._has_progress.wait()
         if self._is_closing:
-            raise Gone(self._why or "the line has ended")
+            raise Gone(self.end_reason or "the line has ended")
         self._session.send(frame)
         self._has_unsent = True
         self._has_work.set()
@@ -81,8 +72,8 @@ class ReconnectingLine:
         """
         while not self._inbox:
             if self._is_lost:
-                raise ConnectionAbortedError(self._why)
-            if self._has_ended:
+                raise ConnectionAbortedError(self.end_reason)
+            if self.has_ended:
                 return None
             self._has_frames.clear()
             await self._has_frames.wait()
@@ -106,15 +97,15 @@ class ReconnectingLine:
 
     def fail(self, reason: str) -> None:
         """End the line at once, because the other end is gone. Frames that have arrived can still be received."""
-        if not self._has_ended:
-            self._has_ended = self._is_closing = True
-            self._why = reason
+        if not self.has_ended:
+            self.has_ended = self._is_closing = True
+            self.end_reason = reason
         for event in (self._has_frames, self._has_work, self._has_progress, self._has_sent_end):
             event.set()
 
     def fail_line(self, reason: str) -> None:
         """End the line at once; `receive` raises an error with this reason."""
-        self._is_lost = not self._has_ended
+        self._is_lost = not self.has_ended
         self.fail(reason)
 
     async def carry(self, packets: AsyncIterator[bytes], write: Write) -> None:
@@ -172,7 +163,7 @@ class ReconnectingLine:
             if packet is not None:
                 await write(packet)
                 alive_at = loop.time() + self._alive_s
-            elif self._has_ended:
+            elif self.has_ended:
                 return
             else:
                 self._has_unsent = False

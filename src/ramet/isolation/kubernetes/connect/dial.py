@@ -13,7 +13,6 @@ from ramet.core.errors import RametError
 from ramet.isolation.kubernetes.api.client import Api
 from ramet.isolation.kubernetes.api.errors import Forbidden
 from ramet.isolation.kubernetes.api.manifest import SECRET
-from ramet.isolation.remote.line import Line
 from ramet.isolation.transport.join_keys import new_key
 from ramet.isolation.transport.join_token import JoinToken, format_token, secret_data
 from ramet.isolation.transport.listener import PodListener
@@ -52,21 +51,18 @@ class DialTransport:
 
     @property
     def egress(self) -> Mapping[str, Any]:
-        """See `PodTransport`: the listener's address and port."""
         parts = urlsplit(self._url)
         return egress_to(parts.hostname or "", parts.port or 443)
 
     def secret(self, pod: str) -> Mapping[str, str]:
-        """See `PodTransport`."""
         key = self._keys[pod] = new_key()
         return secret_data(JoinToken(url=self._url, ca=self._ca, key=key, pod=""))
 
     def open(self, api: Api, pod: str, uid: str) -> DialConnection:
-        """See `PodTransport`."""
         return DialConnection(self._expect_pod(pod, uid, self._keys.pop(pod)))
 
     def reconnect(self, api: Api, pod: str, uid: str) -> DialConnection:
-        """See `PodTransport`. The pod gets a token on its standard input.
+        """Give the pod a token on its standard input.
 
         Anyone who may attach to the pod can write there.
         """
@@ -81,35 +77,28 @@ class DialTransport:
         return line
 
     def forget(self, pod: str) -> None:
-        """See `PodTransport`."""
         self._keys.pop(pod, None)
         self._listener.forget(self._uids.pop(pod, ""))
 
 
 class DialConnection:
-    """The line of a pod that dials as often as needed. It ends with the pod, and not before."""
+    """The `PodConnection` of a pod that dials as often as needed. Its line ends with the pod, and not before."""
 
     def __init__(self, line: ResumingLine, inviting: Coroutine[None, None, None] | None = None) -> None:
         """Create the connection. `inviting` has the pod connect if it would not by itself."""
-        self._line = line
+        self.line = line
         self._inviting = None if inviting is None else asyncio.get_running_loop().create_task(inviting)
 
     @property
-    def line(self) -> Line:
-        """See `PodConnection`."""
-        return self._line
-
-    @property
     def last_output(self) -> str:
-        """See `PodConnection`. Empty: this transport does not receive standard error; the container's log has it."""
+        """Empty: this transport does not receive standard error; the container's log has it."""
         return ""
 
     def on_running(self) -> None:
-        """See `PodConnection`. Do nothing: the pod connects by itself."""
+        """Do nothing: the pod connects by itself."""
 
     async def close(self) -> None:
-        """See `PodConnection`."""
-        self._line.give_up()
+        self.line.give_up()
         if self._inviting is not None:
             self._inviting.cancel()
             await asyncio.gather(self._inviting, return_exceptions=True)

@@ -39,7 +39,6 @@ class SharedListener:
 
     @property
     def egress(self) -> Mapping[str, Any]:
-        """See `PodTransport`: this address, and this port."""
         return egress_to(*self._address)
 
     async def start(self) -> None:
@@ -70,19 +69,15 @@ class SharedListener:
             await listener.__aexit__()
 
     def secret(self, pod: str) -> Mapping[str, str]:
-        """See `PodTransport`."""
         return self._open.secret(pod)
 
     def open(self, api: Api, pod: str, uid: str) -> DialConnection:
-        """See `PodTransport`."""
         return self._open.open(api, pod, uid)
 
     def reconnect(self, api: Api, pod: str, uid: str) -> DialConnection:
-        """See `PodTransport`."""
         return self._open.reconnect(api, pod, uid)
 
     def forget(self, pod: str) -> None:
-        """See `PodTransport`."""
         if self._dial is not None:
             self._dial.forget(pod)
 

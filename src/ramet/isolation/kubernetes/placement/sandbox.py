@@ -33,7 +33,7 @@ class PodLease(Protocol):
 
 
 class ExclusiveLease:
-    """A lease of a whole pod, which is deleted with its run."""
+    """A `PodLease` of a whole pod, which is deleted with its run."""
 
     silence_s = 10.0
 
@@ -41,13 +41,11 @@ class ExclusiveLease:
         self._machine, self._pod = machine, pod
 
     async def end(self) -> None:
-        """See `PodLease`."""
         self._pod.release()
         await wait_removed(self._pod)
         self._machine.on_lost(Exit(-signal.SIGKILL, "signalled", "its pod did not answer and was deleted"))
 
     async def release(self) -> None:
-        """See `PodLease`."""
         try:
             await self._machine.close()
         finally:
@@ -56,14 +54,13 @@ class ExclusiveLease:
 
 
 class PodSandbox:
-    """A sandbox in a pod."""
+    """A `ramet.isolation.contract.Sandbox` in a pod."""
 
     def __init__(self, inner: RemoteSandbox, lease: PodLease, pod: str, description: Mapping[str, Any]) -> None:
         self._inner, self._lease, self.pod, self._description = inner, lease, pod, description
 
     @property
     def channel(self) -> socket.socket:
-        """See `ramet.isolation.contract.Sandbox`, here and below."""
         return self._inner.channel
 
     @property

@@ -54,11 +54,9 @@ class Capacity(NamedTuple):
         return all(own >= other_value for own, other_value in zip(self, other, strict=True))
 
     def plus(self, other: Capacity) -> Capacity:
-        """Return the sum of both."""
         return Capacity(*(own + added for own, added in zip(self, other, strict=True)))
 
     def minus(self, other: Capacity) -> Capacity:
-        """Return the difference."""
         return Capacity(*(own - other_value for own, other_value in zip(self, other, strict=True)))
 
 
@@ -250,7 +248,7 @@ class SharedPod:
 
 
 class _SharedLease:
-    """The lease of one run in a pod that it shares with others."""
+    """The `PodLease` of one run in a pod that it shares with others; the pod stays."""
 
     silence_s = 20.0  #: a line that is cut for a while must not end the pod of the other runs
 
@@ -259,7 +257,6 @@ class _SharedLease:
         self._has_left = False
 
     async def end(self) -> None:
-        """See `ramet.isolation.kubernetes.placement.sandbox.PodLease`."""
         self._team._end(self._home.pod, self._home.machine, self._run)
         await wait_removed(self._home.pod)
 

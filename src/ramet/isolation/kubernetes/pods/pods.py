@@ -18,7 +18,6 @@ from ramet.isolation.kubernetes.api.pod_status import ObservedPod, PodFailure
 from ramet.isolation.kubernetes.connect.attach import PodTransport
 from ramet.isolation.kubernetes.pods.claim import OwnedPod, PodClaim
 from ramet.isolation.kubernetes.pods.delete import delete
-from ramet.isolation.kubernetes.pods.line import PodLine
 from ramet.isolation.kubernetes.pods.pod import Pod, PodContext, on_failure
 from ramet.isolation.kubernetes.pods.watch import PodWatch
 from ramet.isolation.remote.host_agent import NodeClient, OnThreshold, OnUnreachable
@@ -26,6 +25,9 @@ from ramet.isolation.remote.host_agent import NodeClient, OnThreshold, OnUnreach
 #: User ids of pods: none of an ordinary image, and too many for two pods of a node to get the same one by chance.
 UIDS = range(1_000_000, 2_000_000_000)
 _CLOSE_S = 30.0
+#: From the end of a pod's line to the cluster's reason for it, which is better than the line's, but later. Exceeded
+#: only if the API is away, or a program lies.
+_REPORT_S = 5.0
 
 _log = logging.getLogger("ramet.kubernetes")
 T = TypeVar("T")
@@ -53,17 +55,10 @@ class Pods:
 
     @property
     def namespace(self) -> str:
-        """The namespace of the pods."""
         return self._api.namespace
 
     @property
-    def owner(self) -> str:
-        """The label of the kernel that owns the pods."""
-        return self._owner
-
-    @property
     def outlives_s(self) -> float:
-        """See `PodTransport`."""
         return self._reach.outlives_s
 
     def make(self, form: manifest.PodTemplate, berth: manifest.PodRequest) -> Pod:
@@ -110,7 +105,14 @@ class Pods:
             if isinstance(error, (Gone, SandboxFailed, SpawnRefused)):
                 raise
             raise SandboxFailed(f"no pod: {error}") from error
-        machine = NodeClient(PodLine(connection.line, pod), level=level, on_threshold=on_threshold, on_deaf=on_deaf)
+        ends_of_pod = (pod.failure_future, pod.removal)
+        machine = NodeClient(
+            connection.line,
+            level=level,
+            on_threshold=on_threshold,
+            on_deaf=on_deaf,
+            wait_reason=lambda: asyncio.wait(ends_of_pod, timeout=_REPORT_S, return_when=asyncio.FIRST_COMPLETED),
+        )
         self._machines.add(machine)
         pod.removal.add_done_callback(lambda _: self._machines.discard(machine))
         on_failure(pod, lambda trouble: machine.on_lost(ends(trouble)))
@@ -169,7 +171,6 @@ async def until_failure(pod: Pod, work: Coroutine[Any, Any, T], *, drop: Callabl
 
 
 def new_name() -> str:
-    """Return a unique name for a pod."""
     return f"ramet-{secrets.token_hex(6)}"
 
 
