@@ -16,7 +16,8 @@ from ramet.agent.capabilities import task_runner
 from ramet.core.errors import ProtocolError, RametError
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.rights import IMPORTS
-from ramet.guest.channel import Channel, connect
+from ramet.guest.channel import Channel
+from ramet.guest.thread_channel import connect
 from ramet.wire.code.capsule import unpack
 from ramet.wire.error_codec import clean, encode_error
 from ramet.wire.guest_protocol import message_codec

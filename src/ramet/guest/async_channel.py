@@ -60,13 +60,11 @@ class Listener(Protocol):
         """Receive a stop of the run, or the end of the host."""
 
 
-class _Waiting:
+class _Waiting(NamedTuple):
     """A request in progress."""
 
-    __slots__ = ("answer", "on_piece")
-
-    def __init__(self, answer: asyncio.Future[RawAnswer], on_piece: Callable[[bytes], None]) -> None:
-        self.answer, self.on_piece = answer, on_piece
+    answer: asyncio.Future[RawAnswer]
+    on_piece: Callable[[bytes], None]
 
 
 class AsyncChannel(asyncio.Protocol):
@@ -77,7 +75,7 @@ class AsyncChannel(asyncio.Protocol):
 
     def __init__(self, listener: Listener) -> None:
         self._listener = listener
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
         self._waiting: dict[int, _Waiting] = {}
@@ -85,17 +83,12 @@ class AsyncChannel(asyncio.Protocol):
         self._last_id = 0
         self._may_write = asyncio.Event()
         self._may_write.set()
-        self._disconnection: asyncio.Future[None] = self._loop.create_future()
+        self._disconnection: asyncio.Future[None] = self.loop.create_future()
         self._close_reason: str | None = None  #: the reason that nothing can be requested any more
-
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop of the channel."""
-        return self._loop
 
     async def open(self, channel: socket.socket) -> None:
         """Take over the channel."""
-        await self._loop.create_connection(lambda: self, sock=channel)
+        await self.loop.create_connection(lambda: self, sock=channel)
 
     # ---- messages and requests
 
@@ -143,7 +136,7 @@ class AsyncChannel(asyncio.Protocol):
         """
         end = self._ends.get(run)
         if end is None:
-            end = self._ends[run] = self._loop.create_future()
+            end = self._ends[run] = self.loop.create_future()
             self.send(guest_to_host.Watch(run=run))
         return await asyncio.shield(end)
 
@@ -153,7 +146,7 @@ class AsyncChannel(asyncio.Protocol):
         await self._may_write.wait()
         self._last_id += 1
         number = self._last_id
-        waiting = self._waiting[number] = _Waiting(self._loop.create_future(), on_piece)
+        waiting = self._waiting[number] = _Waiting(self.loop.create_future(), on_piece)
         try:
             self.send(kind(id=number, **fields), body)
             return await waiting.answer
@@ -193,21 +186,17 @@ class AsyncChannel(asyncio.Protocol):
     # ---- called by asyncio
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Store the transport of the channel."""
         assert isinstance(transport, asyncio.Transport)
         transport.set_write_buffer_limits(high=HIGH_WATER)
         self._transport = transport
 
     def pause_writing(self) -> None:
-        """Pause requests: the host does not read."""
         self._may_write.clear()
 
     def resume_writing(self) -> None:
-        """Resume requests: the host reads again."""
         self._may_write.set()
 
     def data_received(self, data: bytes) -> None:
-        """Process bytes of the host."""
         if self._close_reason is not None:
             return
         try:

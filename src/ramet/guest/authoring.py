@@ -51,10 +51,6 @@ class ChannelPerformer:
         return AgentRef.parse(reply.ref)
 
     def call(self, task: Any, arguments: Mapping[str, Any]) -> Any:
-        """Return the task's value; in an event loop an awaitable of it.
-
-        Raises TaskFailed or NeedsInput.
-        """
         future = self._begin(task, arguments)
         return future.result() if asyncio._get_running_loop() is None else future
 
@@ -203,11 +199,9 @@ class FailedTask:
         self._error = error
 
     def result(self, timeout: float | None = None) -> Any:
-        """Raise the error that prevented the start."""
         raise self._error
 
     def exception(self, timeout: float | None = None) -> RametError:
-        """Return the error that prevented the start."""
         return self._error
 
 

@@ -27,7 +27,6 @@ class CapturedOutput:
             self._capture.append(text.encode("utf-8", "backslashreplace"))
 
     def text(self) -> str:
-        """Return the text captured so far."""
         with self._lock:
             return self._capture.data().decode("utf-8", "replace").replace("\0", "␀")
 
@@ -40,11 +39,9 @@ class _Switch(io.TextIOBase):
 
     @property
     def encoding(self) -> str:  # type: ignore[override]  # a plain attribute there
-        """The encoding of the captured text."""
         return "utf-8"
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def fileno(self) -> int:

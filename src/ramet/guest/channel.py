@@ -91,25 +91,3 @@ class Channel:
         except OSError:
             return None
         return bytes(buffer)
-
-
-_current: list[Channel] = []
-
-
-def connect(channel: Channel) -> None:
-    """Set the channel of this agent process."""
-    _current[:] = [channel]
-
-
-def current() -> Channel:
-    """Return the channel of this agent.
-
-    Raises RametError if there is none, and in a process that the agent forked.
-    """
-    if not _current:
-        raise RametError(
-            "this code does not run inside an agent: pass a function to `await AgentRuntime(...).run_agent(agent=…)`, "
-            "and call this from there"
-        )
-    _current[0].check_own()
-    return _current[0]

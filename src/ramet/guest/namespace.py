@@ -124,7 +124,6 @@ class ModuleView(types.ModuleType):
         raise AttributeError(f"{self.__name__}.{name} cannot be changed: a capability is read only")
 
     def __dir__(self) -> list[str]:
-        """Return the names that are shown."""
         fields = self.__dict__
         capabilities = fields["ramet_capabilities"]
         public = dir(fields["ramet_module"]) if fields["ramet_module"] is not None else []
@@ -164,7 +163,6 @@ class ObjectView:
         raise AttributeError(f"{self.__dict__['ramet_name']}.{name} cannot be changed: a capability is read only")
 
     def __repr__(self) -> str:
-        """Return a text that names the viewed object."""
         return f"<the visible part of {self.__dict__['ramet_name']}>"
 
 

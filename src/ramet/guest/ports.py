@@ -180,7 +180,6 @@ class ChannelHooks:
         self._link, self._events = link, frozenset(events)
 
     def listens(self, event: str) -> bool:
-        """Return whether any hook is registered for `event`."""
         return event in self._events
 
     async def fire(
@@ -197,36 +196,24 @@ class ChannelHooks:
         return HookDecision(**msgspec.structs.asdict(reply))
 
 
-class ChannelApproval:
-    """The access to a person's approval."""
-
-    def __init__(self, link: AsyncChannel) -> None:
-        self._link = link
-
-    async def __call__(self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]) -> Approval:
-        """Ask for an approval; only an explicit yes allows the call."""
-        call = current_call.get()
-        call_id = call.call_id if call is not None else None
-        shown_args = args if len(msgspec.json.encode(sanitize(args))) <= MAX_SHOWN else {}  # The host has them, too.
-        answer = await self._link.ask(
-            guest_to_host.Approve, tool=tool, question=question, args=shown_args, call_id=call_id
-        )
-        reply = answer.as_(answer_data.ApprovalReply)
-        return Approval(reply.allowed, reply.reason)
+async def approve(
+    link: AsyncChannel, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]
+) -> Approval:
+    """Ask a person for an approval; only an explicit yes allows the call."""
+    call = current_call.get()
+    call_id = call.call_id if call is not None else None
+    shown_args = args if len(msgspec.json.encode(sanitize(args))) <= MAX_SHOWN else {}  # The host has them, too.
+    answer = await link.ask(guest_to_host.Approve, tool=tool, question=question, args=shown_args, call_id=call_id)
+    reply = answer.as_(answer_data.ApprovalReply)
+    return Approval(reply.allowed, reply.reason)
 
 
-class ChannelSafety:
-    """The host's safety gate: the host knows the call, and receives only its id."""
-
-    def __init__(self, link: AsyncChannel) -> None:
-        self._link = link
-
-    async def __call__(
-        self, context: ToolUseContext, *, call_id: CallId, tool: str, args: dict[str, Any]
-    ) -> SafetyDecision:
-        """Have a call voted on."""
-        reply = (await self._link.ask(guest_to_host.ProposeCall, call_id=call_id)).as_(answer_data.SafetyReply)
-        return SafetyDecision(reply.committed, reply.reason)
+async def ask_safety_gate(
+    link: AsyncChannel, context: ToolUseContext, *, call_id: CallId, tool: str, args: dict[str, Any]
+) -> SafetyDecision:
+    """Have the host's safety gate vote on a call, which the host knows: it receives only the id."""
+    reply = (await link.ask(guest_to_host.ProposeCall, call_id=call_id)).as_(answer_data.SafetyReply)
+    return SafetyDecision(reply.committed, reply.reason)
 
 
 class ResultFiles:
@@ -248,6 +235,5 @@ class ResultFiles:
         return file
 
     def close(self) -> None:
-        """Remove the files."""
         if self._folder is not None:
             self._folder.cleanup()

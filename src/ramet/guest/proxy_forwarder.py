@@ -82,7 +82,6 @@ class _Relay:
         self._count = 0
 
     def run(self, parent: int) -> None:
-        """Relay until `parent` has ended."""
         watch = _watch(parent)
         if watch >= 0:
             self._selector.register(watch, selectors.EVENT_READ)

@@ -36,7 +36,7 @@ from ramet.guest.async_channel import AsyncChannel
 from ramet.guest.authoring import set_wait_context
 from ramet.guest.interpreter import Interpreter
 from ramet.guest.namespace import namespace
-from ramet.guest.ports import ChannelApproval, ChannelHooks, ChannelModel, ChannelRecord, ChannelSafety, ResultFiles
+from ramet.guest.ports import ChannelHooks, ChannelModel, ChannelRecord, ResultFiles, approve, ask_safety_gate
 from ramet.guest.state import AgentState, ChannelState
 from ramet.guest.task_result import conclusions
 from ramet.guest.tree import ChannelTree
@@ -118,7 +118,6 @@ class Work:
             )
 
     def stop(self, reason: str) -> None:
-        """Stop the run."""
         if not self._abort.aborted:
             self._abort.abort(reason)
             if self._task is not None:
@@ -229,8 +228,8 @@ def _context(
         budget=Budget(NO_LIMITS, scope=start.path),  # The host counts usage.
         tree=ChannelTree(link, payload["types"]),
         hooks=ChannelHooks(link, start.hooks) if start.hooks else None,
-        approve=ChannelApproval(link),
-        safety=ChannelSafety(link) if start.gated else None,
+        approve=partial(approve, link),
+        safety=partial(ask_safety_gate, link) if start.gated else None,
         permissions=start.permissions,
         steps=start.steps,
     )

@@ -174,13 +174,9 @@ def _id(branch: Any) -> str:
 
 
 class ChannelState:
-    """A transport over the channel of a function, or of code that an agent wrote: each call waits for its answer."""
+    """A `StateTransport` over the channel of a function, or of an agent's own code: each call waits for its answer."""
 
     async def ask(self, body: bytes, **fields: Any) -> tuple[StateReply, bytes]:
-        """Send a request to the host.
-
-        Raises the host's error.
-        """
         answer = current_channel().ask(UseState, body, **fields)
         return answer.as_(StateReply), answer.body
 
@@ -190,16 +186,12 @@ class ChannelState:
 
 
 class TreeState:
-    """A transport over the tree of the run: for a tool, or for a function that works in the host."""
+    """A `StateTransport` over the tree of the run: for a tool, or for a function that works in the host."""
 
     def __init__(self, context: ToolUseContext, tree: Tree) -> None:
         self._context, self._tree = context, tree
 
     async def ask(self, body: bytes, **fields: Any) -> tuple[StateReply, bytes]:
-        """Send a request to the host.
-
-        Raises the host's error.
-        """
         return await self._tree.use_state(self._context, _request(fields), body)
 
     def run(self, work: Coroutine[Any, Any, T]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Protocol, TypeVar
 
 from ramet.core.errors import Aborted, InvalidValue, ProtocolError, RametError
 from ramet.guest.async_channel import AsyncChannel, End, RawAnswer
-from ramet.guest.channel import Channel, current
+from ramet.guest.channel import Channel
 from ramet.wire.error_codec import decode_error
 from ramet.wire.guest_protocol import message_codec
 from ramet.wire.guest_protocol.guest_to_host import GuestMessage, Request, Watch
@@ -37,21 +37,16 @@ class ChannelClient(Protocol):
 
 
 class ThreadOverAsync:
-    """A client over the channel of an event loop, usable from any thread except that loop's own."""
+    """A `ChannelClient` over the channel of an event loop, usable from any thread except that loop's own."""
 
     def __init__(self, link: AsyncChannel) -> None:
         self._link, self._loop, self._pid = link, asyncio.get_running_loop(), os.getpid()
 
     def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> RawAnswer:
-        """Send a request, and wait for the answer.
-
-        Raises the host's error, InvalidValue, or RametError if the host has ended.
-        """
         _encode_checked(kind(id=0, **fields))
         return self._submit(self._link.ask(kind, body, **fields)).result()
 
     def end_of(self, run: str) -> Future[End]:
-        """Return a future of a child's end."""
         return self._submit(self._link.end_of(run))
 
     def _submit(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
@@ -70,13 +65,13 @@ class ThreadOverAsync:
 
 
 class ThreadChannel:
-    """A client over a channel of its own.
+    """A `ChannelClient` over a channel of its own.
 
     A thread receives the answers, from the first request on.
     """
 
     def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+        self.channel = channel
         self._send_lock = threading.Lock()  #: request numbers rise in the order of sending
         self._last_id = 0
         self._pending_answers: dict[int, Future[RawAnswer]] = {}
@@ -84,16 +79,7 @@ class ThreadChannel:
         self._reader: threading.Thread | None = None
         self._close_reason: BaseException | None = None  #: the reason that nothing is received any more
 
-    @property
-    def channel(self) -> Channel:
-        """The underlying channel."""
-        return self._channel
-
     def ask(self, kind: type[Request], body: bytes = b"", **fields: Any) -> RawAnswer:
-        """Send a request, and wait for the answer.
-
-        Raises the host's error, InvalidValue, or RametError if the host has ended.
-        """
         answer: Future[RawAnswer] = Future()
         with self._send_lock:
             self._last_id += 1
@@ -108,10 +94,6 @@ class ThreadChannel:
         return answer.result()
 
     def end_of(self, run: str) -> Future[End]:
-        """Return a future of a child's end.
-
-        Raises RametError if the host has ended.
-        """
         with self._send_lock:
             end = self._ends.get(run)
             if end is None:
@@ -124,7 +106,7 @@ class ThreadChannel:
             return end
 
     def _send(self, control: bytes, body: bytes = b"") -> None:
-        self._channel.check_own()
+        self.channel.check_own()
         if self._reader is None:
             reader = threading.Thread(target=self._receive_all, name="ramet-channel", daemon=True)
             try:
@@ -134,12 +116,12 @@ class ThreadChannel:
             self._reader = reader
         if self._close_reason is not None:  # Checked after the future is stored: the setter fails all stored ones.
             raise RametError(str(self._close_reason))
-        self._channel.write(control, body)
+        self.channel.write(control, body)
 
     def _receive_all(self) -> None:
         failure: BaseException = RametError("the host has closed the channel")
         try:
-            while (frame := self._channel.read()) is not None:
+            while (frame := self.channel.read()) is not None:
                 self._handle_message(message_codec.from_host(frame.control), frame.body)
         except ProtocolError as error:
             failure = RametError(f"the host broke the rules of the channel: {error}")
@@ -185,9 +167,13 @@ def _encode_checked(message: GuestMessage) -> bytes:
     return control
 
 
-_line: list[ThreadChannel] = []
+_connected: list[ThreadChannel] = []
 _overrides: list[ChannelClient] = []
-_channel_lock = threading.Lock()
+
+
+def connect(channel: Channel) -> None:
+    """Set the channel of this agent process."""
+    _connected[:] = [ThreadChannel(channel)]
 
 
 def override_channel(other: ChannelClient | None) -> None:
@@ -198,12 +184,14 @@ def override_channel(other: ChannelClient | None) -> None:
 def current_channel() -> ChannelClient:
     """Return the client of this agent.
 
-    Raises RametError if there is none.
+    Raises RametError if there is none, and in a process that the agent forked.
     """
     if _overrides:
         return _overrides[0]
-    channel = current()
-    with _channel_lock:
-        if not _line or _line[0].channel is not channel:
-            _line[:] = [ThreadChannel(channel)]
-        return _line[0]
+    if not _connected:
+        raise RametError(
+            "this code does not run inside an agent: pass a function to `await AgentRuntime(...).run_agent(agent=…)`, "
+            "and call this from there"
+        )
+    _connected[0].channel.check_own()
+    return _connected[0]

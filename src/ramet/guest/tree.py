@@ -33,7 +33,6 @@ class ChannelHandle:
 
     @property
     def id(self) -> RunId:
-        """The run's id."""
         return RunId(self._spawn_reply.run)
 
     @property
@@ -52,7 +51,6 @@ class ChannelHandle:
         return self._spawn_reply.background
 
     async def result(self) -> Result:
-        """Wait without a time limit for the run's end, and return its result."""
         message, body = await self._link.end_of(self._spawn_reply.run)
         return Result(
             status=Status(message.status),
@@ -71,7 +69,6 @@ class ChannelHandle:
         return await self.result()
 
     async def cancel(self, reason: str = "cancelled by its parent") -> StopReceipt:
-        """Stop the run and all runs below it, and wait until they have ended."""
         return await _stop(self._link, self._spawn_reply.run, reason)
 
 
@@ -135,7 +132,6 @@ class ChannelTree:
         """Do nothing: calls that are cut off here end with this process."""
 
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
-        """Return the types that this run may spawn, with their descriptions."""
         return self._types
 
     async def send(
@@ -147,10 +143,6 @@ class ChannelTree:
         notify_when_idle: bool = False,
         dedupe_s: float | None = None,
     ) -> str:
-        """Deliver a message.
-
-        Raises Unknown or MailRefused; InvalidValue if `dedupe_s` is not a valid time.
-        """
         fields: dict[str, Any] = {"to": to, "text": sanitize(text)}
         if notify_when_idle:
             fields["notify_when_idle"] = True
@@ -159,10 +151,6 @@ class ChannelTree:
         return (await self._link.ask(guest_to_host.Send, **fields)).as_(answer_data.Text).text
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
-        """Stop a run below.
-
-        Raises Unknown or Denied.
-        """
         return await _stop(self._link, target, reason)
 
     async def output(self, asker: ToolUseContext, target: str, *, block: bool, timeout_s: float) -> str:
@@ -174,15 +162,10 @@ class ChannelTree:
         return answer.as_(answer_data.Text).text
 
     async def list_runs(self, asker: ToolUseContext) -> Sequence[RunView]:
-        """Return the runs of the tree."""
         answer = await self._link.ask(guest_to_host.ListRuns)
         return [RunView(**msgspec.structs.asdict(run)) for run in answer.as_(answer_data.Runs).runs]
 
     async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> CreationReceipt:
-        """Create an agent from a recipe.
-
-        Raises InvalidValue or Denied.
-        """
         answer = await self._link.ask(guest_to_host.CreateAgent, json_body(entry, "recipe"))
         return CreationReceipt(*msgspec.structs.astuple(answer.as_(answer_data.CreateReply)))
 
@@ -197,10 +180,6 @@ class ChannelTree:
         branch: bool = False,
         call_id: CallId | None = None,
     ) -> ChannelHandle:
-        """Run a task of a created agent as a child.
-
-        Raises AgentNotResolved or Denied.
-        """
         body = json_body(arguments, "arguments")
         answer = await self._link.ask(
             guest_to_host.PerformTask, body, ref=ref, task=task, name=name, branch=branch, call_id=call_id
@@ -210,10 +189,6 @@ class ChannelTree:
     async def use_state(
         self, user: ToolUseContext, request: guest_to_host.UseState, body: bytes = b""
     ) -> tuple[answer_data.StateReply, bytes]:
-        """Execute an operation on this run's own state.
-
-        Raises InvalidValue, Conflict, UnsavedChanges, Unknown or Denied.
-        """
         fields = {name: getattr(request, name) for name in request.__struct_fields__ if name != "id"}
         answer = await self._link.ask(guest_to_host.UseState, body, **fields)
         return answer.as_(answer_data.StateReply), answer.body

@@ -32,16 +32,11 @@ class Worker:
         self._turn = threading.Lock()  #: guards whether it is active
         self._is_running = False
         self._worker_loop: asyncio.AbstractEventLoop | None = None
-        self._thread = threading.Thread(target=self._body, name="ramet-python", daemon=True)
+        self.thread = threading.Thread(target=self._body, name="ramet-python", daemon=True)
         try:
-            self._thread.start()
+            self.thread.start()
         except RuntimeError:
             raise RametError("no thread can be started to run code in: policy.pids is used up") from None
-
-    @property
-    def thread(self) -> threading.Thread:
-        """The thread itself."""
-        return self._thread
 
     def submit(self, work: Callable[[], Any]) -> asyncio.Future[Any]:
         """Queue work with the caller's context variables; return a future of its result."""
@@ -55,7 +50,7 @@ class Worker:
         with self._turn:
             if not self._is_running:
                 return
-            _raise_in(self._thread, KeyboardInterrupt)
+            _raise_in(self.thread, KeyboardInterrupt)
             if self._worker_loop is not None and not self._worker_loop.is_closed():
                 self._worker_loop.call_soon_threadsafe(lambda: None)  # It may be waiting for an event.
 
@@ -100,7 +95,7 @@ class Worker:
             try:
                 with self._turn:
                     self._is_running = False
-                    _raise_in(self._thread, None)
+                    _raise_in(self.thread, None)
             except KeyboardInterrupt:  # The interrupt arrived at this late point.
                 continue
 
