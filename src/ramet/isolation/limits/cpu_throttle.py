@@ -64,17 +64,12 @@ class CpuThrottle:
         self._cores, self._most = cores, cores * allowance_s
         self._credit = self._most  #: seconds of processor time
         self._pause = Pause(look)
-        self._until = 0.0
+        self.until = 0.0  #: the time of the release, if the throttle is on
 
     @property
     def is_on(self) -> bool:
         """Return whether this has stopped any process."""
         return self._pause.is_on
-
-    @property
-    def until(self) -> float:
-        """The time of the release, if the throttle is on."""
-        return self._until
 
     def apply(self, now: float, *, elapsed_s: float, used_s: float, busy: set[int]) -> None:
         """Record the usage of a tree, and stop or continue the tree accordingly.
@@ -84,8 +79,8 @@ class CpuThrottle:
         self._credit = min(self._most, self._credit + self._cores * elapsed_s - used_s)
         if self._credit < -self._cores * _SLACK_S:
             self._pause.stop(busy=busy)
-            self._until = now - self._credit / self._cores
-        elif self._credit >= 0 or now >= self._until:
+            self.until = now - self._credit / self._cores
+        elif self._credit >= 0 or now >= self.until:
             self.release()
 
     def release(self) -> None:

@@ -99,7 +99,7 @@ class WatchedSandbox:
         )
         self.verdict: Verdict | None = None  #: the reason why the sandbox was killed, if it was
         self.reason = ""  #: in one sentence
-        self._is_open = True
+        self.is_over = False  #: watching has ended
         self._pause_s = watchdog.interval_s
         self._last_tree: dict[int, Stat] = {}
         self._lost_ticks = 0  #: of children that no process waited for: the usage would otherwise seem to shrink
@@ -109,14 +109,9 @@ class WatchedSandbox:
         self._unmeasured_looks = 0  #: looks since the disk was measured
         self._disk_bytes, self._disk_next, self._is_touched = 0, watchdog.now() + _DISK_S, True
 
-    @property
-    def is_over(self) -> bool:
-        """Return whether watching has ended."""
-        return not self._is_open
-
     def metrics(self) -> Metrics:
         """Return the current usage, with the workspace as last measured. Raises Gone after the end of the sandbox."""
-        usage = self._usage() if self._is_open else None
+        usage = None if self.is_over else self._usage()
         if usage is None:
             raise Gone(f"process {self._root.pid} has ended")
         memory = max(0.0, sum(map(procfs.private_mb, usage.tree.values())) - self._baseline_mb)
@@ -124,8 +119,8 @@ class WatchedSandbox:
 
     def close(self) -> None:
         """Stop watching, and continue every stopped process. Idempotent."""
-        if self._is_open:
-            self._is_open = False
+        if not self.is_over:
+            self.is_over = True
             if self._throttle is not None:
                 self._throttle.release()
             self._watchdog._forget(self)
@@ -200,7 +195,7 @@ class WatchedSandbox:
         return _Usage(tree, is_whole, cpu_s, sum(process.threads for process in tree.values()))
 
     def _end(self, verdict: Verdict, reason: str) -> None:
-        if not self._is_open:
+        if self.is_over:
             return
         self.verdict, self.reason = verdict, reason
         self.close()
@@ -234,7 +229,7 @@ class WatchedSandbox:
         times.append((now, usage.cpu_s))
         while len(times) > 2 and now - times[1][0] >= 1.0:
             times.popleft()
-        if self._throttle is not None and self._is_open:
+        if self._throttle is not None and not self.is_over:
             busy = {
                 pid for pid, process in usage.tree.items() if pid not in previous or process.ticks > previous[pid].ticks
             }
@@ -370,7 +365,6 @@ class Watchdog:
             sandbox.close()
 
     def now(self) -> float:
-        """Return the loop's time."""
         assert self._loop is not None, "the loop is set once a sandbox is watched"
         return self._loop.time()
 

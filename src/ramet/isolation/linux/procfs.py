@@ -102,7 +102,6 @@ class Memory(NamedTuple):
 
     @property
     def total(self) -> float:
-        """The sum of both."""
         return self.anonymous + self.shared
 
 
@@ -332,7 +331,6 @@ def _number(name: str, before: bytes) -> int:
 
 
 def threads(pid: int) -> list[str]:
-    """Return the ids of the threads of a process."""
     return _names_in(f"{pid}/task")
 
 

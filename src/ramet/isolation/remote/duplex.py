@@ -58,11 +58,9 @@ class Duplex:
         return self._incoming.unwritten
 
     def take(self, data: bytes) -> None:
-        """See `Incoming.take`."""
         self._incoming.take(data)
 
     def grant(self, size: int) -> None:
-        """See `Outgoing.grant`."""
         if self._outgoing is None:
             raise ProtocolError(f"stream {self._stream} of {self._number} is given credit before anything was sent")
         self._outgoing.grant(size)

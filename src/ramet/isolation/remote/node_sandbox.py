@@ -85,13 +85,11 @@ class NodeSandbox:
             stream_object.take(data)
 
     def grant(self, stream: int, size: int) -> None:
-        """Allow more bytes of a stream."""
         stream_object = self._streams.get(stream)
         if isinstance(stream_object, Outgoing | Duplex | OutgoingDir):
             stream_object.grant(size)
 
     def signal(self, number: int) -> None:
-        """Send a signal to the main process; SIGKILL goes to all processes."""
         if self._sandbox is not None:
             self._sandbox.signal(number)
 

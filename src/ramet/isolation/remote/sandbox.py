@@ -61,7 +61,7 @@ class RemoteSandbox:
         """Create the client of a sandbox. Raises SandboxFailed if there are no descriptors for it."""
         loop = asyncio.get_running_loop()
         self.number, self.spec = number, spec
-        self._level, self._post, self._questions, self._on_done, self._do = level, post, questions, on_done, do
+        self.level, self._post, self._questions, self._on_done, self._do = level, post, questions, on_done, do
         self.start_future: asyncio.Future[None] = loop.create_future()  #: or refused
         self.start_future.add_done_callback(lambda done: done.cancelled() or done.exception())  # there may be no waiter
         self._exit_future: asyncio.Future[Exit] = loop.create_future()
@@ -75,8 +75,8 @@ class RemoteSandbox:
         self._syncing = asyncio.Lock()
         self.files = Staging(number, spec, post, questions)  #: for `NodeClient.start`, before the sandbox starts
         try:
-            self._channel, self._inner = socket.socketpair()
-            self._channel.setblocking(False)
+            self.channel, self._inner = socket.socketpair()
+            self.channel.setblocking(False)
             self._pipes: dict[int, list[int]] = {each: _pipe() for each in (STDOUT, STDERR)}
         except OSError as error:
             raise SandboxFailed(f"no descriptors for a sandbox: {error.strerror}") from error
@@ -93,18 +93,11 @@ class RemoteSandbox:
     # ---- the interface of its owner ---------------------------------------------------------------------------------
 
     @property
-    def channel(self) -> socket.socket:
-        """The host's end of the channel."""
-        return self._channel
-
-    @property
     def stdout(self) -> int:
-        """The descriptor of standard output; non-blocking."""
         return self._pipes[STDOUT][0]
 
     @property
     def stderr(self) -> int:
-        """The descriptor of standard error; non-blocking."""
         return self._pipes[STDERR][0]
 
     @property
@@ -112,17 +105,11 @@ class RemoteSandbox:
         """The process id: always -1, because there is no process on this host."""
         return -1
 
-    @property
-    def level(self) -> Isolation:
-        """The isolation level of the sandbox."""
-        return self._level
-
     async def wait(self) -> Exit:
         """Wait for the end of the sandbox or of its machine."""
         return await asyncio.shield(self._exit_future)
 
     def signal(self, number: int) -> None:
-        """Send a signal to the main process; SIGKILL goes to all processes. Do nothing after the end."""
         if not self._exit_future.done():
             self._is_killed |= number == signal.SIGKILL
             self._post(Signal(number=self.number, signal=number), b"")
@@ -145,13 +132,11 @@ class RemoteSandbox:
             return await self.wait()
 
     async def metrics(self) -> Metrics:
-        """Return the current resource usage. Raises Gone."""
         answer, _ = await self._ask(lambda ask: Measure(ask=ask, number=self.number))
         metrics: Metrics = convert_value(answer.value, Metrics)
         return metrics
 
     async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
-        """Run a command inside the sandbox. Raises Gone, TimeoutError."""
         answer, body = await self._ask(
             lambda ask: Run(ask=ask, number=self.number, argv=tuple(argv), timeout_s=timeout_s, max_bytes=max_bytes)
         )
@@ -215,7 +200,7 @@ class RemoteSandbox:
             return
         self._was_started = True
         if is_adopted:
-            self.files.mark_foreign()
+            self.files.is_foreign = True
         if self._cleaning is None:
             self._is_attached = True
             self._duplex.attach(self._inner)
@@ -324,7 +309,7 @@ class RemoteSandbox:
             for stream in list(self._streams):
                 self._drop(stream)
             self._inner.close()
-            self._channel.close()
+            self.channel.close()
             for ends in self._pipes.values():
                 _close(ends, 0)
                 _close(ends, 1)
@@ -347,7 +332,6 @@ class RemoteSandbox:
 
 
 async def _connect_to_proxy(duplex: Duplex, proxy: Path) -> None:
-    """Connect to the host's proxy."""
     end = socket.socket(socket.AF_UNIX)
     end.setblocking(False)
     try:

@@ -37,11 +37,8 @@ class Staging:
         self._next_stream = FIRST_OF_KERNEL
         self._streams: dict[int, IncomingDir | OutgoingDir] = {}
         self._sent_import_dir: KnownFiles | None = None  #: as the machine has it
-        self._is_foreign = False  #: its workspace was another kernel's, and was not fetched yet
-
-    def mark_foreign(self) -> None:
-        """Have the next `fetch` replace the whole workspace here, because the sandbox was another kernel's."""
-        self._is_foreign = True
+        #: The sandbox was another kernel's: the next `fetch` replaces the whole workspace here.
+        self.is_foreign = False
 
     async def send_all(self, existing_mounts: Sequence[str] = ()) -> None:
         """Send the initial files of the sandbox: workspace, mounts, import folder.
@@ -86,7 +83,7 @@ class Staging:
         request = asyncio.ensure_future(
             self._questions.ask(lambda ask: Fetch(ask=ask, number=self._number, stream=stream))
         )
-        is_whole = self._is_foreign
+        is_whole = self.is_foreign
         unpacking = asyncio.ensure_future(
             incoming.unpack(workspace, max_bytes=limit, max_entries=limit // disk.ENTRY_BYTES, whole=is_whole)
         )
@@ -97,7 +94,7 @@ class Staging:
                 await request
             refused_paths = await unpacking
             answer, body = await request
-            self._is_foreign = False
+            self.is_foreign = False
             await in_thread(lambda: file_sync.remove(workspace, body.split(b"\0")[:-1]), name="ramet-folder")
             used = await in_thread(lambda: disk.used_bytes(workspace, max_bytes=limit), name="ramet-folder")
             if used > limit:

@@ -126,12 +126,7 @@ class Incoming:
         self._from_other_line = len(first)  #: bytes still to be written that arrived on another line
         self._window = WINDOW  #: bytes that may still arrive
         self._uncredited_bytes = 0  #: bytes that were written, but no credit was sent for
-        self._has_end = self._is_broken = self._is_writing = self._is_over = False
-
-    @property
-    def has_end(self) -> bool:
-        """Return whether the stream's end has arrived."""
-        return self._has_end
+        self.has_end = self._is_broken = self._is_writing = self._is_over = False
 
     def attach(self, fd: int) -> None:
         """Write to this descriptor from now on; it stays its owner's."""
@@ -144,13 +139,13 @@ class Incoming:
 
         Raises ProtocolError for more bytes than the window allows, and for bytes after the end.
         """
-        if self._has_end:
+        if self.has_end:
             raise ProtocolError(f"stream {self._stream} of {self._number} continues after its end")
         if len(data) > self._window:
             raise ProtocolError(f"stream {self._stream} of {self._number}: more than its window")
         self._window -= len(data)
         if not data:
-            self._has_end = True
+            self.has_end = True
         elif self._is_broken:
             self._credit(len(data))
         else:
@@ -165,7 +160,7 @@ class Incoming:
 
     def end(self) -> None:
         """Treat the stream as ended; data that has arrived is still written. Idempotent."""
-        if not self._has_end:
+        if not self.has_end:
             self.take(b"")
 
     def abandon(self) -> None:
@@ -213,13 +208,13 @@ class Incoming:
         foreign = min(self._from_other_line, size)
         self._from_other_line -= foreign
         self._uncredited_bytes += size - foreign
-        if self._uncredited_bytes >= _MIN_CREDIT and not self._has_end:
+        if self._uncredited_bytes >= _MIN_CREDIT and not self.has_end:
             self._window += self._uncredited_bytes
             self._post(Credit(number=self._number, stream=self._stream, size=self._uncredited_bytes), b"")
             self._uncredited_bytes = 0
 
     def _look_for_end(self) -> None:
-        if self._has_end and not self._pieces and not self._is_over and (self._fd >= 0 or self._is_broken):
+        if self.has_end and not self._pieces and not self._is_over and (self._fd >= 0 or self._is_broken):
             self._is_over = True
             self._on_end()
 

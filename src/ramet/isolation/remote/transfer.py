@@ -23,13 +23,11 @@ class IncomingDir:
         self._incoming.attach(self._ours)
 
     def take(self, data: bytes) -> None:
-        """See `Incoming.take`."""
         self._incoming.take(data)
 
     async def unpack(
         self, place: Path, *, max_bytes: int, max_entries: int, whole: bool = False, any_links: bool = False
     ) -> tuple[str, ...]:
-        """See `file_sync.unpack`."""
         fd, self._theirs = self._theirs, -1
 
         def work() -> tuple[str, ...]:
@@ -73,7 +71,6 @@ class OutgoingDir:
         self._outgoing = Outgoing(self._ours, number, stream, post, on_end=self._close_ours)
 
     def grant(self, size: int) -> None:
-        """See `Outgoing.grant`."""
         self._outgoing.grant(size)
 
     async def pack(

@@ -215,7 +215,6 @@ def _digest(data: bytes) -> str:
 
 
 def file_tools() -> list[StructuredTool]:
-    """Return Read, Write and Edit."""
     return [
         workspace_tool(
             "Read",

@@ -138,7 +138,6 @@ def _limit_note(count: int) -> str:
 
 
 def find_tools() -> list[StructuredTool]:
-    """Return Glob."""
     return [
         workspace_tool(
             "Glob",

@@ -246,7 +246,6 @@ def _page(arguments: GrepArguments, entries: Iterator[str], result: CommandResul
 
 
 def grep_tools() -> list[StructuredTool]:
-    """Return Grep."""
     return [
         workspace_tool(
             "Grep",

@@ -113,6 +113,5 @@ def _has_more(file: io.BufferedIOBase) -> bool:
 
 
 def _count(file: io.BufferedIOBase) -> int:
-    """Return the number of remaining lines."""
     data = file.read()
     return data.count(b"\n") + (not data.endswith(b"\n"))

@@ -45,7 +45,6 @@ class ResolvedPath(NamedTuple):
 
     @property
     def path(self) -> pathlib.Path:
-        """Return the full path."""
         return self.root.joinpath(*self.parts)
 
 
