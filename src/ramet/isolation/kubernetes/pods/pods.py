@@ -105,13 +105,14 @@ class Pods:
             if isinstance(error, (Gone, SandboxFailed, SpawnRefused)):
                 raise
             raise SandboxFailed(f"no pod: {error}") from error
-        ends_of_pod = (pod.failure_future, pod.removal)
         machine = NodeClient(
             connection.line,
             level=level,
             on_threshold=on_threshold,
             on_deaf=on_deaf,
-            wait_reason=lambda: asyncio.wait(ends_of_pod, timeout=_REPORT_S, return_when=asyncio.FIRST_COMPLETED),
+            wait_reason=lambda: asyncio.wait(
+                (pod.failure_future, pod.removal), timeout=_REPORT_S, return_when=asyncio.FIRST_COMPLETED
+            ),
         )
         self._machines.add(machine)
         pod.removal.add_done_callback(lambda _: self._machines.discard(machine))
