@@ -212,7 +212,7 @@ class KubernetesBackend:
         if api is not None:
             await api.close()
         if kernels is not None:
-            kernels.release()
+            kernels.lease.release()
 
     # ---- one run ----------------------------------------------------------------------------------------------------
 

@@ -25,14 +25,13 @@ class Kernels:
 
     def __init__(
         self,
-        presence: KernelLease,
+        lease: KernelLease,
         standing: KernelIdentity | None,
         ask: Callable[[], Awaitable[KernelIdentity]] | None,
     ) -> None:
         """Create the registry. `standing` is the first answer of `ask`; both are None without a database."""
-        self._presence, self._ask = presence, ask
-        self.place = presence.place if standing is None else standing.place
-        self.kernel = presence.kernel if standing is None else standing.kernel
+        self.lease, self._ask = lease, ask
+        self.place, self.kernel = (lease.place, lease.kernel) if standing is None else standing[:2]
 
     def owner(self, namespace: str, kernel: str | None = None) -> str:
         """Return the owner label of a kernel's pods in `namespace`; the default is this kernel."""
@@ -42,9 +41,7 @@ class Kernels:
         """Return the names of all living kernels, including this one."""
         if self._ask is not None:
             return frozenset((self.kernel, *(await self._ask()).living))
-        return frozenset(each for each in self._presence.list_kernels() if self._presence.is_alive(each)) | {
-            self.kernel
-        }
+        return frozenset((self.kernel, *(each for each in self.lease.list_kernels() if self.lease.is_alive(each))))
 
     async def owners(self, namespace: str) -> frozenset[str]:
         """Return the owner labels in `namespace` of all living kernels."""
@@ -52,16 +49,6 @@ class Kernels:
 
     def dead(self) -> list[str]:
         """Return the kernels whose lock file exists but is held by no process."""
-        return (
-            [each for each in self._presence.list_kernels() if not self._presence.is_alive(each)]
-            if self._ask is None
-            else []
-        )
-
-    def forget(self, kernel: str) -> None:
-        """Delete the lock file of a dead kernel."""
-        self._presence.forget(kernel)
-
-    def release(self) -> None:
-        """Mark this kernel as no longer alive. Idempotent."""
-        self._presence.release()
+        if self._ask is not None:
+            return []
+        return [each for each in self.lease.list_kernels() if not self.lease.is_alive(each)]

@@ -138,7 +138,7 @@ class Reaper:
             _log.warning("%d objects of dead kernels could not be removed yet: %s, …", len(failures), failures[0])
         else:
             for kernel in dead:
-                self._kernels.forget(kernel)
+                self._kernels.lease.forget(kernel)
         return removed_names
 
 

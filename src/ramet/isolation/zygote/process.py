@@ -31,7 +31,8 @@ class ZygoteChild:
     ) -> None:
         loop = asyncio.get_running_loop()
         self.number = number
-        self._ours, self.child_fds = list(host_fds), list(child_fds)
+        self.host_fds = list(host_fds)  #: whose other ends the process has, except the channel; -1 once closed
+        self.child_fds = list(child_fds)
         self._channel = channel
         self._pidfd = -1
         self.pid = self.adopter = -1  #: in the host's namespace; the adopter becomes the parent of orphans inside
@@ -77,11 +78,6 @@ class ZygoteChild:
         assert self._channel is not None
         return self._channel
 
-    @property
-    def host_fds(self) -> Sequence[int]:
-        """The host's descriptors whose other ends the process has, except the channel; -1 once closed."""
-        return self._ours
-
     def on_forked(self, pidfds: Sequence[int]) -> None:
         """Record the pidfds of the main process, and of the first process of its pid namespace if there is one."""
         self._pidfd, *first = pidfds
@@ -121,10 +117,10 @@ class ZygoteChild:
         self.close_child_fds()
         if self._channel is not None:
             self._channel.close()
-        for fd in (*self._ours, self._pidfd):
+        for fd in (*self.host_fds, self._pidfd):
             if fd >= 0:
                 os.close(fd)
-        self._ours = [-1] * len(self._ours)
+        self.host_fds = [-1] * len(self.host_fds)
         self._pidfd = -1
 
     def discard(self) -> None:

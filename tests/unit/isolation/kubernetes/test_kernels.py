@@ -26,7 +26,7 @@ async def test_kernels_of_a_folder_live_while_they_hold_its_locks(leases: tuple[
     assert await one.living() == {one.kernel, other.kernel}
     assert await one.owners("agents") == {one.owner("agents"), other.owner("agents")}
     assert one.owner("agents") != one.owner("others"), "whose a pod is differs by namespace"
-    other.release()
+    other.lease.release()
     assert await one.living() == {one.kernel}
 
 
