@@ -65,7 +65,7 @@ async def glob(arguments: GlobArguments) -> str:
             f"No {'directories' if pattern.directories else 'files'} match {printable(arguments.pattern)}."
             + _limit_note(count)
         )
-    newest = heapq.nlargest(MAX_LISTED, matches, key=lambda item: (item[0], _reverse_key(item[1])))
+    newest = heapq.nsmallest(MAX_LISTED, matches, key=lambda item: (-item[0], item[1]))
     lines, remaining_chars = [], context.max_result_chars - 500
     for _, path in newest:
         lines.append(prefix + printable(path, max_chars=4096) + ("/" if pattern.directories else ""))
@@ -126,11 +126,6 @@ def _mtime_ns(entry: os.DirEntry[str]) -> int:
         return entry.stat(follow_symlinks=False).st_mtime_ns
     except OSError:
         return 0
-
-
-def _reverse_key(path: str) -> tuple[int, ...]:
-    """Return a sort key that puts the first name first among files of equal time, in a search for the largest."""
-    return tuple(-ord(c) for c in path)
 
 
 def _limit_note(count: int) -> str:
