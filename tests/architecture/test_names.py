@@ -89,7 +89,6 @@ RECURRING = {
     "ledger": "an account of what was begun and done",
     "lifecycle": "from start to end",
     "limits": "numbers that bound something",
-    "line": "a line of messages to a machine or pod",
     "listener": "what accepts connections",
     "local": "what is on this machine or in this process",
     "logs": "logs",
@@ -308,6 +307,5 @@ def test_no_two_public_classes_of_a_package_share_a_name(package: str) -> None:
 #: Names that two classes of a package still share. A row goes when one of the two has its own name.
 SHARED: dict[str, tuple[str, ...]] = {
     "services": ("Writer",),  # each module of a format has one, by this name
-    "testing": ("NotHere", "Violation"),  # each suite can be run without the others
     "wire": ("Answer", "Done"),  # two protocols, which no module imports together
 }

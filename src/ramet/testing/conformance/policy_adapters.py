@@ -22,7 +22,8 @@ from ramet.core.errors import InvalidValue
 from ramet.core.policy.decision import Allow, Narrow, PolicyRequest, Refuse, check_narrow
 from ramet.core.policy.policy import Policy, resolve_root_policy, to_public_dict
 from ramet.host.policy_adapters.adapter import TIMEOUT_S, PolicyAdapter, check_policy_adapter
-from ramet.testing.conformance.checks import Violation, one_line
+from ramet.testing.conformance.checks import Violation as Violation
+from ramet.testing.conformance.checks import one_line
 
 PATIENCE_S = TIMEOUT_S  #: the time limit for one answer, and for the end of a cancelled call
 _USAGE = "usage: python -m ramet.testing.conformance.policy_adapters package.module:Name"
