@@ -1,7 +1,6 @@
-"""Logins that users of containers have already: Docker's configuration file, and credential helpers.
+"""Logins that users of containers have already: the `auths` of Docker's configuration file.
 
-The file is read as Docker reads it: `credHelpers` names a helper for one registry, `credsStore` names one for all
-registries, and `auths` contains logins.
+Credential helpers are not run. A registry whose login only a helper has is an error that says what to do.
 """
 
 from __future__ import annotations
@@ -9,36 +8,30 @@ from __future__ import annotations
 import base64
 import json
 import os
-import re
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
-from ramet.concurrency import processes
-from ramet.concurrency.clock import Clock, SystemClock
-from ramet.concurrency.pipes import Capture
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, RametError
-from ramet.services.packaging.oci.auth import Login
+from ramet.services.packaging.oci.auth import NOBODY, Login
 
-HELPER_S = 30.0  #: how long a helper may take
 MAX_CONFIG = 1024 * 1024
-_MAX_ANSWER = 64 * 1024
-_HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _HUB, _HUBS = "https://index.docker.io/v1/", ("docker.io", "index.docker.io", "registry-1.docker.io")
-_NOT_FOUND = b"credentials not found in native keychain"
-_IDENTITY = "<token>"  #: in place of a name: the secret is an identity token
+_REMEDY = (
+    "ramet runs no credential helpers; set registry_username and registry_password, or give the registry a login in "
+    "auths: `docker login {registry}` writes one where config.json has neither credsStore nor credHelpers"
+)
 
 
 class HelperFailed(RametError):
-    """A credential helper that returned no login. Its output is not shown, because it may contain a secret."""
+    """A login that only a credential helper has, which ramet does not run. `reason` says what to do."""
 
     def __init__(self, helper: str, registry: str, reason: str) -> None:
         self.helper, self.registry, self.reason = helper, registry, reason
-        super().__init__(f"{helper} gave no login for {registry}: {reason}")
+        super().__init__(f"{helper[:100]!r} gave no login for {registry}: {reason}")
 
 
 class _Auth(Struct):
@@ -54,36 +47,23 @@ class _Config(Struct, rename="camel"):
     creds_store: str = ""
 
 
-class _Answer(Struct, rename="pascal"):
-    username: str
-    secret: str
-
-
-async def login_for(
-    registry: str,
-    environ: Mapping[str, str] = os.environ,
-    *,
-    clock: Clock | None = None,
-    limit_s: float = HELPER_S,
-) -> Login:
+async def login_for(registry: str, environ: Mapping[str, str] = os.environ) -> Login:
     """Return the login for a registry, by its host and port; an empty login if none is configured.
 
     The file is `config.json` in `$DOCKER_CONFIG`, else in `~/.docker`. Raises InvalidValue, which names the file, and
-    HelperFailed; neither shows the content of the file.
+    HelperFailed; neither shows a login.
     """
     file = _file(environ)
     config = await in_thread(lambda: _read(file), name="ramet-docker-config")
     host = _host(registry)
-    auth_name = next((each for each in config.auths if _host(each) == host), "")
-    helper_name = next((each for each in config.cred_helpers if _host(each) == host), "")
-    if helper := config.cred_helpers.get(helper_name) or config.creds_store:
-        if not _HELPER.fullmatch(helper):
-            raise InvalidValue(f"credential helper in {file}", helper, "the NAME of a program docker-credential-NAME")
-        server = helper_name or auth_name or (_HUB if host == _host(_HUB) else registry)
-        answer = await _ask_helper(f"docker-credential-{helper}", server, environ, clock or SystemClock(), limit_s)
-        if answer:
-            return answer
-    return _login(config.auths[auth_name], auth_name, file) if auth_name else Login()
+    key = next((each for each in config.auths if _host(each) == host), None)
+    if key is not None and (login := _login(config.auths[key], key, file)):
+        return login
+    # With a credsStore, `docker login` writes an entry without a login for each registry that it logged in to.
+    helpers = [name for each, name in config.cred_helpers.items() if _host(each) == host]
+    if helper := next(iter(helpers), config.creds_store if key is not None else ""):
+        raise HelperFailed(f"docker-credential-{helper}", registry, _REMEDY.format(registry=registry))
+    return NOBODY
 
 
 def pull_secret(registry: str, login: Login) -> bytes:
@@ -108,7 +88,7 @@ def _file(environ: Mapping[str, str]) -> Path:
 
 
 def _read(file: Path) -> _Config:
-    accepted = "Docker's configuration: JSON with auths, credHelpers and credsStore"
+    accepted = "Docker's configuration: JSON with auths"
     try:
         with file.open("rb") as stream:
             data = stream.read(MAX_CONFIG + 1)
@@ -141,41 +121,3 @@ def _login(auth: _Auth, key: str, file: Path) -> Login:
         if not colon:
             raise InvalidValue("docker config", str(file), f"auths of {key!r} with name:password in base64")
     return Login("", "", auth.identitytoken) if auth.identitytoken else Login(username, password.rstrip("\0"))
-
-
-async def _ask_helper(
-    helper: str, server: str, environ: Mapping[str, str], clock: Clock, limit_s: float
-) -> Login | None:
-    """Return the login that a helper has for a server; None if it has none. Raises HelperFailed."""
-    program = shutil.which(helper, path=environ.get("PATH", os.defpath))
-    if program is None:
-        raise HelperFailed(helper, server, "there is no such program on PATH")
-    output, stderr = Capture(head=_MAX_ANSWER, stops=True), Capture(head=0)
-    try:
-        ended = await processes.run(
-            [program, "get"],
-            clock=clock,
-            timeout_s=limit_s,
-            cwd="/",
-            env=dict(environ),
-            stdout=output,
-            stderr=stderr,
-            stdin=server.encode(),
-        )
-    except OSError as problem:
-        raise HelperFailed(helper, server, f"it could not be started: {problem.strerror}") from None
-    if ended.reason == "timeout":
-        raise HelperFailed(helper, server, f"not done within {limit_s:g} s")
-    if ended.code and output.data().strip() == _NOT_FOUND:
-        return None
-    if ended.code or ended.reason == "enough":
-        raise HelperFailed(
-            helper, server, f"exit code {ended.code}" if ended.reason == "exit" else "its output is too large"
-        )
-    try:
-        credentials = msgspec.json.decode(output.data(), type=_Answer)
-    except (msgspec.DecodeError, RecursionError, UnicodeError):
-        raise HelperFailed(helper, server, "its answer is not JSON with Username and Secret") from None
-    if credentials.username == _IDENTITY:
-        return Login(identity_token=credentials.secret)
-    return Login(credentials.username, credentials.secret)

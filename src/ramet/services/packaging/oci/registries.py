@@ -51,21 +51,11 @@ async def open_registry(
     A common prefix of image names may follow the host. Without a scheme, https is used, and http for this machine.
     Raises InvalidValue, HelperFailed.
     """
-    async with Registry(url_of(url)) as registry:
-        registry.sign_in(await login_of(registry.name, username=username, password=password, environ=environ))
-        yield registry
-
-
-async def login_of(
-    registry: str, *, username: str = "", password: str = "", environ: Mapping[str, str] = os.environ
-) -> Login:
-    """Return the login for a registry, by its host and port: to open it, and for nodes that pull from it.
-
-    Raises InvalidValue, HelperFailed.
-    """
     if password and not username:
         raise InvalidValue("username", "", "a name, where there is a password")
-    return Login(username, password) if username else await login_for(registry, environ)
+    async with Registry(url_of(url)) as registry:
+        registry.sign_in(Login(username, password) if username else await login_for(registry.name, environ))
+        yield registry
 
 
 def url_of(text: str) -> str:
