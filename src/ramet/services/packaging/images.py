@@ -1,19 +1,14 @@
-"""The existing images: one file `<folder>/<id>.json` for each, with its bundles and its installed packages."""
+"""Images: their records and ids, and which bundles can be in one image."""
 
 from __future__ import annotations
 
 import hashlib
-import re
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-import msgspec
 from msgspec import Struct
 
-from ramet.core.errors import Damaged, InvalidValue, Unknown
-from ramet.disk.regular_files import read_regular
-from ramet.services.packaging import atomic_dirs
+from ramet.core.errors import InvalidValue
 from ramet.services.packaging.bundles.manifest import MANIFEST
 from ramet.services.packaging.bundles.store import REQUIREMENTS, Bundle
 from ramet.services.packaging.contract import OPERATOR, BundlesClash, ImageInfo
@@ -22,8 +17,6 @@ from ramet.services.packaging.contract import OPERATOR, BundlesClash, ImageInfo
 FOR_PACKAGING = (REQUIREMENTS, MANIFEST)
 #: Modules of Python or of ramet: a bundle with a module of such a name would hide it, or be hidden by it.
 _TAKEN = frozenset((*sys.stdlib_module_names, "__main__", "ramet", "sitecustomize", "usercustomize"))
-_ID = re.compile(r"[0-9a-f]{64}\Z")
-_MOST = 1 << 26  #: bytes of the record of an image
 #: Endings that make a file importable. Tags before the ending are allowed: `x.cpython-311-x86_64-linux-gnu.so`.
 _MODULES = (".py", ".pyc", ".so")
 
@@ -43,62 +36,6 @@ def image_id(bundles: Sequence[str], owner: str = OPERATOR) -> str:
     whether another owner has made the same one.
     """
     return hashlib.sha256("\n".join(("ramet image 1", owner, *bundles)).encode()).hexdigest()
-
-
-class Records:
-    """The records of images. Every method waits for the disk."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def open(self) -> None:
-        """Create the folder, and remove the unfinished drafts of an earlier process."""
-        atomic_dirs.open_place(self._folder)
-
-    def find(self, id: str) -> ImageRecord | None:
-        """Return the image of that id, or None if there is none. Raises Damaged."""
-        if not _ID.match(id):
-            return None
-        file = self._file(id)
-        try:
-            return msgspec.json.decode(read_regular(file, limit=_MOST), type=ImageRecord)
-        except FileNotFoundError:
-            return None
-        except msgspec.DecodeError as problem:
-            raise Damaged("the image", file, str(problem)) from None
-
-    def get(self, id: str) -> ImageRecord:
-        """Return the image of that id. Raises Unknown, Damaged."""
-        record = self.find(id)
-        if record is None:
-            raise Unknown("image", id)
-        return record
-
-    def put(self, record: ImageRecord) -> None:
-        """Store a record. An existing record with the same id has the same bundles and owner, and is replaced."""
-        atomic_dirs.write_json(self._file(record.info.id), msgspec.to_builtins(record))
-
-    def all(self) -> Sequence[ImageRecord]:
-        """Return every image, the oldest first."""
-        records = [self.find(each.stem) for each in self._folder.glob("*.json")]
-        return sorted((each for each in records if each), key=lambda each: (each.info.created_at, each.info.id))
-
-    def of_bundle(self, bundle: str) -> Sequence[str]:
-        """Return the ids of images that contain a bundle, also as a bundle of their base."""
-        records = [self.find(each.stem) for each in self._folder.glob("*.json")]
-        return sorted(each.info.id for each in records if each and bundle in each.bundles)
-
-    def delete(self, id: str) -> None:
-        """Delete the record of an image. Raises Unknown."""
-        try:
-            if not _ID.match(id):
-                raise FileNotFoundError
-            self._file(id).unlink()
-        except FileNotFoundError:
-            raise Unknown("image", id) from None
-
-    def _file(self, id: str) -> Path:
-        return self._folder / f"{id}.json"
 
 
 def refuse_clashes(bundles: Sequence[Bundle]) -> None:

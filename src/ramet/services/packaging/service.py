@@ -21,7 +21,7 @@ from ramet.services.errors import InUse
 from ramet.services.packaging.build import ImageBuilder, parts_of
 from ramet.services.packaging.bundles.requirements import InstallFailed, Installs, Packages
 from ramet.services.packaging.bundles.store import Bundles
-from ramet.services.packaging.catalog.local import Catalogue, Elsewhere, OwnCatalogue, no_other_users
+from ramet.services.packaging.catalog.local import Catalogue, Elsewhere, no_other_users
 from ramet.services.packaging.catalog.shared import SharedCatalogue
 from ramet.services.packaging.contract import OPERATOR, BundleInfo, BundleLimits, ImageInfo, Job, OwnedJob
 from ramet.services.packaging.images import ImageRecord, image_id
@@ -70,9 +70,10 @@ class PackagingService:
         self._packages = Packages(self._folder / "packages", installs, self._clock)
         self._builder = ImageBuilder(self._bundles, self._packages, self._clock)
         self._push = push
-        own = OwnCatalogue(self._folder, self._bundles)
-        self._catalogue: Catalogue = (
-            own if store is None else SharedCatalogue(store, own, self._bundles, limits, self._clock)
+        self._catalogue = (
+            Catalogue(self._folder, self._bundles)
+            if store is None
+            else SharedCatalogue(self._folder, self._bundles, store, limits, self._clock)
         )
         self._lock: KernelLock | None = None
         self._slots = Slots(_MAX_CONCURRENT)
@@ -223,8 +224,7 @@ class PackagingService:
         if id in self._deleting_ids:
             raise Unknown("bundle", id)
         await self.bundle(id, asker)
-        if self._catalogue.fetches:
-            await self._catalogue.bring((*present_ids, id))
+        await self._catalogue.bring((*present_ids, id))
         return await self._run_comparison(lambda: self._builder.loadable(id, present_ids))
 
     async def list_images(self, asker: str = OPERATOR) -> Sequence[ImageInfo]:
@@ -360,7 +360,7 @@ class PackagingService:
             await self._slots.acquire()
             try:
                 self._jobs[id] = OwnedJob(Job(id=id, state="running"), record.owner)
-                await self._catalogue.record_running(record)
+                await self._catalogue.record_job(record, "running")
                 if record.info.requirements:
                     await self._packages.install(record.info.requirements)
                 if self._push is not None:
@@ -382,7 +382,7 @@ class PackagingService:
 
     async def _record_failure(self, record: ImageRecord, error: ErrorInfo) -> None:
         with contextlib.suppress(RametError):  # A kernel that lost its store ends, and this job with it.
-            await self._catalogue.record_failed(record, error)
+            await self._catalogue.record_job(record, "failed", error)
         id = record.info.id
         self._jobs[id] = OwnedJob(Job(id=id, state="failed", error=error), record.owner)
         oldest = [each for each, owned in self._jobs.items() if owned.job.state == "failed"][:-_FAILED]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -60,21 +60,16 @@ class _OldRecord(Struct, frozen=True, kw_only=True):
     owners: tuple[str, ...] = (OPERATOR,)
 
 
-class BundleRecord(Struct, frozen=True, kw_only=True):
+class BundleRecord(NamedTuple):
     """A bundle with the names of its files."""
 
     summary: Summary
     files: tuple[str, ...]
 
-    @classmethod
-    def of(cls, size: int, files: tuple[str, ...], owners: tuple[str, ...]) -> Self:
-        """Make the record of a bundle."""
-        summary = Summary(size=size, count=len(files), charge=charge_of(size, files), owners=owners)
-        return cls(summary=summary, files=files)
 
-    def write(self, file: Path) -> None:
-        """Write the record to a file, and replace an existing one."""
-        atomic_dirs.write_json(file, msgspec.to_builtins(self.summary), self.files)
+def write_record(file: Path, size: int, files: tuple[str, ...], owners: tuple[str, ...]) -> None:
+    """Write the record of a bundle to a file, and replace an existing one."""
+    atomic_dirs.write_json(file, msgspec.to_builtins(_summary_of(size, files, owners)), files)
 
 
 def read_summary(file: Path) -> Summary:
@@ -92,7 +87,8 @@ def renew(file: Path) -> None:
     try:
         msgspec.json.decode(first, type=Summary)
     except msgspec.DecodeError:
-        _decode_old(file, first).write(file)
+        old = _decode_old(file, first)
+        write_record(file, old.summary.size, old.files, old.summary.owners)
 
 
 def read_record(file: Path) -> BundleRecord:
@@ -102,7 +98,7 @@ def read_record(file: Path) -> BundleRecord:
         return _decode_old(file, first)
     try:
         summary = msgspec.json.decode(first, type=Summary)
-        return BundleRecord(summary=summary, files=msgspec.json.decode(rest[0], type=tuple[str, ...]))
+        return BundleRecord(summary, msgspec.json.decode(rest[0], type=tuple[str, ...]))
     except msgspec.DecodeError as problem:
         raise Damaged("the record of a bundle", file, str(problem)) from None
 
@@ -112,7 +108,11 @@ def _decode_old(file: Path, data: bytes) -> BundleRecord:
         old = msgspec.json.decode(data, type=_OldRecord)
     except msgspec.DecodeError as problem:
         raise Damaged("the record of a bundle", file, str(problem)) from None
-    return BundleRecord.of(old.size, old.files, old.owners)
+    return BundleRecord(_summary_of(old.size, old.files, old.owners), old.files)
+
+
+def _summary_of(size: int, files: tuple[str, ...], owners: tuple[str, ...]) -> Summary:
+    return Summary(size=size, count=len(files), charge=charge_of(size, files), owners=owners)
 
 
 def _lines(file: Path, count: int) -> list[bytes]:

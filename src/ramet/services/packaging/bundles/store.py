@@ -19,7 +19,7 @@ from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Damaged, InvalidValue, Unknown
 from ramet.services.packaging import atomic_dirs
 from ramet.services.packaging.bundles.manifest import checked_manifest
-from ramet.services.packaging.bundles.records import BundleRecord, Summary, charge_of, read_record, read_summary, renew
+from ramet.services.packaging.bundles.records import Summary, charge_of, read_record, read_summary, renew, write_record
 from ramet.services.packaging.bundles.unpack import digest_of, extract, scan
 from ramet.services.packaging.contract import OPERATOR, BundleInfo, BundleLimits, BundleTooLarge, OwnedBundle
 
@@ -115,24 +115,13 @@ class Bundles:
             raise
         return spool
 
-    async def get(self, id: str) -> Bundle:
-        """Return the bundle of that id. Raises Unknown."""
-        return await in_thread(lambda: self.load(id), name="ramet-bundle")
-
     def load(self, id: str) -> Bundle:
         """Return the bundle of that id, and wait for the disk. Raises Unknown."""
-        bundle = self.find(id)
-        if bundle is None:
-            raise Unknown("bundle", id)
-        return bundle
-
-    def find(self, id: str) -> Bundle | None:
-        """Return the bundle of that id, or None if there is none. Waits for the disk."""
         if self.has(id):
             with contextlib.suppress(FileNotFoundError):
                 record = read_record(self._record_path(id))
                 return Bundle(id, self.place(id), record.summary.size, record.files, record.summary.owners)
-        return None
+        raise Unknown("bundle", id)
 
     def has(self, id: str) -> bool:
         """Return whether there is a folder for that id; its record is not checked."""
@@ -172,10 +161,8 @@ class Bundles:
 
     async def list(self) -> Sequence[OwnedBundle]:
         """Return all stored bundles, by their ids."""
-
-        return await in_thread(
-            lambda: [each.as_owned_bundle(id) for id, each in self._all().items()], name="ramet-bundles"
-        )
+        summaries = await in_thread(self._all, name="ramet-bundles")
+        return [each.as_owned_bundle(id) for id, each in summaries.items()]
 
     def delete(self, id: str) -> None:
         """Remove a bundle. The caller ensures that it has no users. Waits for the disk. Raises Unknown."""
@@ -254,7 +241,7 @@ class Bundles:
         """
         file = self._record_path(bundle.id)
         owners = read_summary(file).owners if file.exists() else ()
-        BundleRecord.of(bundle.size, bundle.files, tuple(dict.fromkeys((*owners, *bundle.owners)))).write(file)
+        write_record(file, bundle.size, bundle.files, tuple(dict.fromkeys((*owners, *bundle.owners))))
 
     def _record_path(self, id: str) -> Path:
         return self._folder / f"{id}.json"

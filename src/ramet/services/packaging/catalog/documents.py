@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import AsyncIterator
-from typing import Final, Generic, NamedTuple, TypeVar
+from datetime import datetime
+from typing import Final, Generic, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -17,8 +18,9 @@ from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import Conflict, Damaged, Unknown
+from ramet.core.outcome import ErrorInfo
 from ramet.isolation.limits.disk import ENTRY_BYTES
-from ramet.services.packaging.contract import OPERATOR
+from ramet.services.packaging.contract import OPERATOR, Job
 from ramet.services.packaging.images import ImageRecord
 from ramet.store.contract import Document, Store
 
@@ -64,6 +66,23 @@ class KeptImage(SharedDocument, frozen=True, kw_only=True):
     image: ImageRecord
 
 
+class KeptJob(SharedDocument, frozen=True, kw_only=True):
+    """The making of an image: its inputs, and the kernel that makes it; or its failure."""
+
+    id: str
+    by: KernelEpoch
+    needs: tuple[str, ...]  #: ids of the bundles, and of the base
+    owner: str = OPERATOR  #: who requested it
+    state: Literal["queued", "running", "failed"] = "queued"
+    at: datetime
+    error: ErrorInfo | None = None
+
+    @property
+    def as_job(self) -> Job:
+        """The job in the form of answers."""
+        return Job(id=self.id, state=self.state, error=self.error)
+
+
 S = TypeVar("S", bound=SharedDocument)
 
 
@@ -74,28 +93,21 @@ class VersionedDocument(NamedTuple, Generic[S]):
     version: int
 
 
-class KernelEpochs:
-    """The kernels of a store, by their epochs."""
+async def this_epoch(store: Store) -> KernelEpoch:
+    """Return the kernel that has the store open, and its epoch."""
+    return next(KernelEpoch(each.name, each.epoch) for each in await store.kernels() if each.name == store.kernel)
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
 
-    async def me(self) -> KernelEpoch:
-        """Return this kernel and its epoch."""
-        kernels = await self._store.kernels()
-        return next(KernelEpoch(each.name, each.epoch) for each in kernels if each.name == self._store.kernel)
-
-    async def is_live(self, worker: KernelEpoch) -> bool:
-        """Return whether that epoch of a kernel has not ended."""
-        kernels = await self._store.kernels()
-        return any(each.alive and worker == KernelEpoch(each.name, each.epoch) for each in kernels)
+async def is_live(store: Store, worker: KernelEpoch) -> bool:
+    """Return whether that epoch of a kernel has not ended."""
+    return any(each.alive and worker == KernelEpoch(each.name, each.epoch) for each in await store.kernels())
 
 
 class Documents(Generic[S]):
     """The documents of one kind."""
 
-    def __init__(self, store: Store, workers: KernelEpochs, kind: str, type: type[S], clock: Clock) -> None:
-        self._store, self._workers, self._kind, self._type, self._clock = store, workers, kind, type, clock
+    def __init__(self, store: Store, kind: str, type: type[S], clock: Clock) -> None:
+        self._store, self._kind, self._type, self._clock = store, kind, type, clock
 
     async def get(self, key: str) -> S | None:
         """Return a document; None if there is none, or a living kernel is removing it. Raises Damaged."""
@@ -140,7 +152,7 @@ class Documents(Generic[S]):
 
         Raises Unknown(`kind`) if there is none, or a kernel is removing it. Must not be cancelled: see `run_shielded`.
         """
-        me = await self._workers.me()
+        me = await this_epoch(self._store)
         while True:
             entry = await self._find(key)
             if entry is None or await self._is_being_removed(entry.value):
@@ -161,7 +173,7 @@ class Documents(Generic[S]):
         return self._read(document) if document is not None else None
 
     async def _is_being_removed(self, value: S) -> bool:
-        return value.going is not None and await self._workers.is_live(value.going)
+        return value.going is not None and await is_live(self._store, value.going)
 
     def _read(self, document: Document) -> VersionedDocument[S]:
         value = document.decode(self._type)

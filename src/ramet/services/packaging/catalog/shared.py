@@ -15,7 +15,9 @@ import secrets
 import weakref
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing
-from typing import Final
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal
 
 import msgspec
 from msgspec.structs import replace
@@ -23,19 +25,28 @@ from msgspec.structs import replace
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
-from ramet.core.errors import Aborted, Conflict, Damaged, Unknown
+from ramet.core.errors import Aborted, Conflict, Damaged, Gone, Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.services.errors import InUse
 from ramet.services.packaging.bundles.store import Bundle, Bundles
-from ramet.services.packaging.catalog.documents import Documents, KeptBundle, KeptImage, KernelEpoch, KernelEpochs
-from ramet.services.packaging.catalog.jobs import SharedJobs
-from ramet.services.packaging.catalog.local import Elsewhere, OwnCatalogue
+from ramet.services.packaging.catalog.documents import (
+    Documents,
+    KeptBundle,
+    KeptImage,
+    KeptJob,
+    KernelEpoch,
+    is_live,
+    this_epoch,
+)
+from ramet.services.packaging.catalog.local import Catalogue, Elsewhere
 from ramet.services.packaging.contract import BundleInfo, BundleLimits, BundleTooLarge, Job, OwnedBundle, OwnedJob
 from ramet.services.packaging.images import ImageRecord
+from ramet.services.problems import error_of
 from ramet.store.contract import Store
 
 PART: Final = "bundle_part"  #: `<draft>/<number>`: a piece of an archive
 DRAFT: Final = "bundle_draft"
+_FAILED: Final = 1_000  #: failed jobs that are remembered
 PART_BYTES: Final = 1024 * 1024  #: the longest write for which an event of an agent may have to wait
 
 
@@ -45,29 +56,33 @@ class _Draft(msgspec.Struct, frozen=True, kw_only=True):
     parts: int
 
 
-class SharedCatalogue:
+class SharedCatalogue(Catalogue):
     """The catalogue of all kernels of a store.
 
-    `local` is this kernel's cache, `own` its catalogue from before the store.
+    A job belongs to the kernel that began it, and there is one at a time for each image. The job has failed when that
+    kernel is lost.
     """
 
     fetches = True
 
-    def __init__(self, store: Store, own: OwnCatalogue, local: Bundles, limits: BundleLimits, clock: Clock) -> None:
-        self._store, self._own_catalogue, self._local, self._limits = store, own, local, limits
-        self._workers = KernelEpochs(store)
-        self._bundles = Documents(store, self._workers, "bundle", KeptBundle, clock)
-        self._images = Documents(store, self._workers, "image", KeptImage, clock)
-        self._jobs = SharedJobs(store, self._workers, self._bundles, self._images, clock)
+    def __init__(self, folder: Path, local: Bundles, store: Store, limits: BundleLimits, clock: Clock) -> None:
+        """Set `folder` and `local`: what this kernel has in its folder, which was its catalogue before the store."""
+        super().__init__(folder, local)
+        self._mark = folder / "shared"  #: this file exists once everything in the folder is recorded in the store
+        self._store, self._limits, self._clock = store, limits, clock
+        self._bundles = Documents(store, "bundle", KeptBundle, clock)
+        self._images = Documents(store, "image", KeptImage, clock)
+        self._jobs = Documents(store, "image_job", KeptJob, clock)
         self._cached_bundles: set[str] = set()  #: bundles that are here, and were recorded once
         self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
 
     async def open(self) -> None:
         """Remove what is not used any more: in the store, what died kernels left, and in this kernel's folder."""
+        await super().open()
         await self._adopt()
         for each in await self._store.list(DRAFT):
             draft = msgspec.json.decode(each.data, type=_Draft)
-            if await self._workers.is_live(draft.by):
+            if await is_live(self._store, draft.by):
                 continue
             document = await self._bundles.find_stable(draft.bundle)
             with contextlib.suppress(Conflict):  # Another kernel continues it.
@@ -79,16 +94,15 @@ class SharedCatalogue:
 
     async def _adopt(self) -> None:
         """Record in the store the bundles and images that this kernel had before it used the store."""
-        await self._own_catalogue.open()
-        if self._own_catalogue.mark.exists():
+        if self._mark.exists():
             return
         for each in await self._local.list():
-            bundle = await self._local.get(each.info.id)
+            bundle = await in_thread(partial(self._local.load, each.info.id), name="ramet-bundle")
             for owner in each.owners:
                 await self.keep(bundle, owner)
-        for image in await self._own_catalogue.images():
+        for image in await super().images():
             await self._images.add(image.info.id, KeptImage(image=image))
-        self._own_catalogue.mark.touch()
+        self._mark.touch()
 
     # ---- bundles
 
@@ -206,7 +220,7 @@ class SharedCatalogue:
         async with self._gate(id):
             async with self._bundles.removing("bundle", id) as bundle:
                 images = [each.image.info.id for each in await self._images.all() if id in each.image.bundles]
-                if users := (*images, *await self._jobs.makers(id), *await other_users()):
+                if users := (*images, *await self._makers(id), *await other_users()):
                     raise InUse("bundle", id, users)
                 await self._record_draft(bundle.draft, id, bundle.parts)
             await self._drop_parts(bundle.draft, bundle.parts)
@@ -231,34 +245,81 @@ class SharedCatalogue:
         Raises Unknown, InUse. Must not be cancelled: see `run_shielded`.
         """
         async with self._images.removing("image", id):
-            if users := (*await self._jobs.makers(id), *await other_users()):
+            if users := (*await self._makers(id), *await other_users()):
                 raise InUse("image", id, users)
 
     # ---- jobs
 
     async def begin(self, record: ImageRecord) -> Job | None:
-        """Record that this kernel makes an image, and return None.
+        """Record that this kernel makes an image, unless another one does. See `Catalogue.begin`."""
+        id, base = record.info.id, record.info.base
+        while True:
+            job = await self._jobs.find_stable(id)
+            if job is not None and await self._is_at_work(job.value, is_elsewhere=True):
+                return job.value.as_job
+            with contextlib.suppress(Conflict):
+                await self._put_job(record, "queued", expected=job.version if job is not None else 0)
+                break
+        # From now on its parts cannot be deleted; until now they could.
+        kind, missing_id = "image", "" if not base or await self._images.get(base) is not None else base
+        for each in record.bundles:
+            if not missing_id and await self._bundles.get(each) is None:
+                kind, missing_id = "bundle", each
+        if missing_id:
+            await self._jobs.delete(id)
+            raise Unknown(kind, missing_id)
+        return None
 
-        If another kernel makes the image already, return its job. Raises Unknown for a part of the image that does not
-        exist any more.
-        """
-        return await self._jobs.begin(record)
-
-    async def record_running(self, record: ImageRecord) -> None:
-        """Record that the job is running."""
-        await self._jobs.record_running(record)
+    async def record_job(
+        self, record: ImageRecord, state: Literal["running", "failed"], error: ErrorInfo | None = None
+    ) -> None:
+        """Record the state of a job. Only the newest failures are remembered."""
+        await self._put_job(record, state, error=error)
+        if state == "failed":
+            failed_jobs = [each for each in await self._jobs.all() if each.state == "failed"]
+            for each in sorted(failed_jobs, key=lambda each: each.at)[:-_FAILED]:
+                await self._jobs.delete(each.id)
 
     async def record_done(self, record: ImageRecord) -> None:
         """Record the finished image, and delete the job."""
-        await self._jobs.record_done(record)
-
-    async def record_failed(self, record: ImageRecord, error: ErrorInfo) -> None:
-        """Record that the job failed, and why."""
-        await self._jobs.record_failed(record, error)
+        await self._images.add(record.info.id, KeptImage(image=record))
+        await self._jobs.delete(record.info.id)
 
     async def job(self, id: str) -> OwnedJob | None:
-        """Return the state of a job of any kernel."""
-        return await self._jobs.job(id)
+        """Return the state of a job of any kernel; None if no job is recorded, or it failed long ago."""
+        document = await self._jobs.get(id)  # First: the job is deleted after the image is recorded.
+        if (done := await super().job(id)) is not None:
+            return done
+        if document is None:
+            return None
+        if document.state == "failed" or await self._is_at_work(document):
+            return OwnedJob(document.as_job, document.owner)
+        reason = f"kernel {document.by.kernel!r} was lost while it made this image; request the image again"
+        return OwnedJob(Job(id=id, state="failed", error=error_of(Gone(reason))), document.owner)
+
+    async def _makers(self, id: str) -> Sequence[str]:
+        """Return the images that living kernels are making from a bundle, or on top of an image."""
+        jobs = [each for each in await self._jobs.all() if id in each.needs]
+        return [each.id for each in jobs if await self._is_at_work(each)]
+
+    async def _is_at_work(self, job: KeptJob, *, is_elsewhere: bool = False) -> bool:
+        if job.state == "failed" or (is_elsewhere and job.by == await this_epoch(self._store)):
+            return False
+        return await is_live(self._store, job.by)
+
+    async def _put_job(
+        self,
+        record: ImageRecord,
+        state: Literal["queued", "running", "failed"],
+        *,
+        error: ErrorInfo | None = None,
+        expected: int | None = None,
+    ) -> None:
+        by, now = await this_epoch(self._store), self._clock.now()
+        needs = tuple(filter(None, (*record.bundles, record.info.base)))
+        id, owner = record.info.id, record.owner
+        job = KeptJob(id=id, by=by, needs=needs, owner=owner, state=state, at=now, error=error)
+        await self._jobs.put(id, job, expected=expected)
 
     # ---- local copies
 
@@ -288,7 +349,7 @@ class SharedCatalogue:
     # ---- parts
 
     async def _record_draft(self, key: str, bundle: str, parts: int) -> None:
-        draft = _Draft(by=await self._workers.me(), bundle=bundle, parts=parts)
+        draft = _Draft(by=await this_epoch(self._store), bundle=bundle, parts=parts)
         await self._store.put(DRAFT, key, msgspec.json.encode(draft))
 
     async def _drop_parts(self, key: str, parts: int) -> None:
