@@ -53,8 +53,8 @@ class ImageManifest(NamedTuple):
     layers: tuple[Descriptor, ...]
 
 
-class AppendedImage(NamedTuple):
-    """An image of a base and one more layer: the data to push in addition to that layer."""
+class NewImage(NamedTuple):
+    """The data of an image that is pushed after its layers."""
 
     config: bytes
     manifest: bytes
@@ -122,7 +122,7 @@ def append(
     paths: Sequence[str],
     labels: Mapping[str, str],
     comment: str = "bundles",
-) -> AppendedImage:
+) -> NewImage:
     """Append a layer to a base. Python searches the `paths` in it first.
 
     Everything else of the base stays unchanged.
@@ -148,7 +148,7 @@ def append(
         *manifest_document["layers"],
         Descriptor(kinds["layer"], layer.digest, layer.size).as_dict(),
     ]
-    return AppendedImage(new_config, _encode(manifest_document), base.media_type)
+    return NewImage(new_config, _encode(manifest_document), base.media_type)
 
 
 def _with_python_path(env: list[str], paths: Sequence[str]) -> list[str]:

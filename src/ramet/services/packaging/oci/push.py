@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from functools import partial
 from typing import IO, NamedTuple
 
 from ramet.concurrency.deadline import run_shielded
@@ -11,8 +12,15 @@ from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.services.contract import Image
 from ramet.services.packaging.oci.layers import Layer, write_layer
-from ramet.services.packaging.oci.manifest import Descriptor, ImageManifest, append, container_paths, digest_of
-from ramet.services.packaging.oci.registry import Body, ImageReference, Registry, reference
+from ramet.services.packaging.oci.manifest import (
+    Descriptor,
+    ImageManifest,
+    NewImage,
+    append,
+    container_paths,
+    digest_of,
+)
+from ramet.services.packaging.oci.registry import Body, ImageReference, Registry, body_of, reference
 
 LABEL = "ramet.image"
 _PIECE = 256 * 1024
@@ -97,21 +105,16 @@ async def push(
     on_progress: OnProgress = no_progress,
 ) -> str:
     """Push an image of a base and one layer, the tag last. Return the digest of its manifest. Raises RegistryFailed."""
-    manifest_document = append(base.manifest, base.config, layer, paths=paths, labels=labels, comment=comment)
+    image = append(base.manifest, base.config, layer, paths=paths, labels=labels, comment=comment)
     of = base.name.repository if base.registry is registry else ""
     for blob in base.manifest.layers:
-        body = _count_bytes(_copy_blob(base, blob), Progress("copying the base", 0, blob.size), on_progress)
+        body = _count_bytes(
+            partial(base.registry.pieces, base.name.repository, blob),
+            Progress("copying the base", 0, blob.size),
+            on_progress,
+        )
         await registry.push_blob(name.repository, blob, body, of=of)
-    return await push_whole(
-        registry,
-        name,
-        layer,
-        layer_file,
-        manifest_document.config,
-        manifest_document.manifest,
-        manifest_document.media_type,
-        on_progress=on_progress,
-    )
+    return await push_whole(registry, name, layer, layer_file, image, on_progress=on_progress)
 
 
 async def push_whole(
@@ -119,9 +122,7 @@ async def push_whole(
     name: ImageReference,
     layer: Layer,
     layer_file: IO[bytes],
-    config: bytes,
-    manifest: bytes,
-    media_type: str,
+    image: NewImage,
     *,
     on_progress: OnProgress = no_progress,
 ) -> str:
@@ -131,13 +132,9 @@ async def push_whole(
     """
     body = _count_bytes(lambda: _read(layer_file), Progress("pushing", 0, layer.size), on_progress)
     await registry.push_blob(name.repository, Descriptor("", layer.digest, layer.size), body)
-    config_descriptor = Descriptor("", digest_of(config), len(config))
-    await registry.push_blob(name.repository, config_descriptor, lambda: _yield_data(config))
-    return await registry.push_manifest(name, manifest, media_type)
-
-
-def _copy_blob(base: Base, blob: Descriptor) -> Body:
-    return lambda: base.registry.pieces(base.name.repository, blob)
+    config = Descriptor("", digest_of(image.config), len(image.config))
+    await registry.push_blob(name.repository, config, body_of(image.config))
+    return await registry.push_manifest(name, image.manifest, image.media_type)
 
 
 def _count_bytes(body: Body, progress: Progress, on_progress: OnProgress) -> Body:
@@ -155,7 +152,3 @@ async def _read(file: IO[bytes]) -> AsyncIterator[bytes]:
     await in_thread(lambda: file.seek(0), name="ramet-layer")
     while piece := await in_thread(lambda: file.read(_PIECE), name="ramet-layer"):
         yield piece
-
-
-async def _yield_data(data: bytes) -> AsyncIterator[bytes]:
-    yield data

@@ -30,6 +30,15 @@ _PIECE = 256 * 1024
 Body = Callable[[], AsyncIterator[bytes]]  #: returns the data to send, from its beginning: requests may be repeated
 
 
+def body_of(data: bytes) -> Body:
+    """Return the body of a request that sends `data`."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield data
+
+    return pieces
+
+
 class ImageReference(NamedTuple):
     """The parts of a name such as "team/base:1" or "team/base@sha256:…" in a registry."""
 
@@ -48,15 +57,11 @@ def reference(text: str) -> ImageReference:
     return ImageReference(name, tag)
 
 
-class Address(NamedTuple):
-    """The URL of a registry, and the prefix of all images that are named without a registry."""
+def _split_url(url: str) -> tuple[httpx2.URL, str]:
+    """Return scheme and host of a registry, and the prefix, "" for none, of images that are named without a registry.
 
-    url: httpx2.URL  #: scheme and host
-    folder: str  #: such as "team", "" for none
-
-
-def address(url: str) -> Address:
-    """Parse the URL of a registry, or of a part of one. Raises InvalidValue."""
+    Raises InvalidValue.
+    """
     try:
         parsed_url = httpx2.URL(url)
     except httpx2.InvalidURL:
@@ -68,15 +73,18 @@ def address(url: str) -> Address:
     if parsed_url.scheme not in ("http", "https") or not parsed_url.host or not is_plain or " " in url:
         accepted = "scheme and host of a registry, as in https://registry.example.org, and what names there begin with"
         raise InvalidValue("url", url, accepted)
-    return Address(parsed_url.copy_with(path="/"), folder)
+    return parsed_url.copy_with(path="/"), folder
 
 
 class Registry:
     """A connection to one registry with one login. It is open between `async with`."""
 
     def __init__(self, url: str, *, login: Login = NOBODY, timeout_s: float = 60.0) -> None:
-        """Parse `url` as `address` does. Raises InvalidValue, also for a login that would be sent unencrypted."""
-        self._url, self._folder = address(url)
+        """Set `url` to that of a registry, or of a part of one, such as "https://registry.example.org/team".
+
+        Raises InvalidValue, also for a login that would be sent unencrypted.
+        """
+        self._url, self._folder = _split_url(url)
         self.name = self._url.netloc.decode()
         self.sign_in(login)
         self._tokens: dict[str, str] = {}  #: the authorization header of each repository
@@ -169,9 +177,7 @@ class Registry:
     async def push_manifest(self, name: ImageReference, body: bytes, media_type: str) -> str:
         """Push a manifest under its name, and return its digest. All its blobs must exist."""
         url = self._url.join(f"/v2/{name.repository}/manifests/{name.tag}")
-        response = await self._send(
-            "PUT", url, name.repository, {"content-type": media_type}, lambda: _yield_data(body), len(body)
-        )
+        response = await self._send("PUT", url, name.repository, {"content-type": media_type}, body_of(body), len(body))
         self._expect(response, 201, f"manifest {name.tag}")
         return digest_of(body)
 
@@ -280,7 +286,3 @@ def _check_digest(digest: str) -> str:
     if not _DIGEST.fullmatch(digest):
         raise InvalidValue("digest", digest, "sha256: and 64 hexadecimal digits")
     return digest
-
-
-async def _yield_data(data: bytes) -> AsyncIterator[bytes]:
-    yield data

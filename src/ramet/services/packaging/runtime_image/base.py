@@ -13,7 +13,7 @@ from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue
 from ramet.services.packaging.oci.layers import Layer, write_tar
-from ramet.services.packaging.oci.manifest import TYPES, Descriptor, digest_of
+from ramet.services.packaging.oci.manifest import TYPES, Descriptor, NewImage, digest_of
 from ramet.services.packaging.oci.push import OnProgress, Progress, no_progress, push_whole
 from ramet.services.packaging.oci.registry import Registry, reference
 from ramet.services.packaging.runtime_image.files import own_platform
@@ -49,10 +49,8 @@ async def push_base(registry: Registry, root: Path, to: str, *, on_progress: OnP
             "config": Descriptor(kinds["config"], digest_of(data), len(data)).as_dict(),
             "layers": [Descriptor(kinds["layer"], layer.digest, layer.size).as_dict()],
         }
-        body = json.dumps(manifest, separators=(",", ":")).encode()
-        digest = await push_whole(
-            registry, name, layer, archive, data, body, kinds["manifest"], on_progress=on_progress
-        )
+        image = NewImage(data, json.dumps(manifest, separators=(",", ":")).encode(), kinds["manifest"])
+        digest = await push_whole(registry, name, layer, archive, image, on_progress=on_progress)
     return f"{registry.name}/{name.repository}@{digest}"
 
 

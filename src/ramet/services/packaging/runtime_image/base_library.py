@@ -7,7 +7,7 @@ import re
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import IO, NamedTuple
 
@@ -16,7 +16,7 @@ from ramet.concurrency.threads import in_thread
 from ramet.services.packaging.oci.push import Base, OnProgress, Progress
 
 MAX_SOURCE = 4 * 1024 * 1024  #: bytes of one file of the library
-_PLACE = re.compile(r"(?P<home>(?:[^/]+/)*lib(?:64)?/python(?P<version>3\.[0-9]+))/(?P<path>.+\.py)")
+_PLACE = re.compile(r"(?:[^/]+/)*lib(?:64)?/python(?P<version>3\.[0-9]+)/(?P<path>.+\.py)")
 #: Folders that are no part of the library, or that only programs with a screen import.
 _UNUSED = frozenset((
     "site-packages", "dist-packages", "test", "tests", "idlelib", "idle_test", "lib2to3", "turtledemo", "tkinter",
@@ -28,7 +28,7 @@ class BaseLibrary(NamedTuple):
     """The library of a base: `sources` by their paths in a container, and all versions of Python that have one."""
 
     sources: dict[PurePosixPath, Path]
-    versions: frozenset[str]
+    versions: set[str]
 
 
 async def library_of(base: Base, version: str, folder: Path, on_progress: OnProgress) -> BaseLibrary:
@@ -37,45 +37,38 @@ async def library_of(base: Base, version: str, folder: Path, on_progress: OnProg
     Unreadable data is skipped: layers without gzip compression, and a missing end of a tar. Container engines accept
     both.
     """
-    sources: dict[PurePosixPath, Path] = {}
-    versions: set[str] = set()
-
-    def keep(place: str, content: Callable[[], bytes]) -> None:
-        match = _PLACE.fullmatch(place)
-        if match is None or _UNUSED.intersection(match["path"].split("/")):
-            return
-        versions.add(match["version"])
-        if match["version"] == version:
-            data = content()
-            # A later layer wins.
-            sources.setdefault(PurePosixPath("/", place), folder / f"{len(sources)}.py").write_bytes(data)
-
+    library = BaseLibrary({}, set())
     for layer in base.manifest.layers:
-        with tempfile.TemporaryFile() as temporary_file:
+        with tempfile.TemporaryFile() as layer_file:
             done = 0
             async for piece in base.registry.pieces(base.name.repository, layer):
-                await in_thread(lambda data=piece: temporary_file.write(data), name="ramet-base")  # type: ignore[misc]
+                await in_thread(partial(layer_file.write, piece), name="ramet-base")
                 done += len(piece)
                 on_progress(Progress("reading the base", done, layer.size))
             if layer.media_type.endswith("gzip"):
-                await run_shielded(in_thread(lambda opened=temporary_file: _read(opened, keep), name="ramet-base"))  # type: ignore[misc]
-    return BaseLibrary(sources, frozenset(versions))
+                read = partial(_read, layer_file, library, version, folder)
+                await run_shielded(in_thread(read, name="ramet-base"))
+    return library
 
 
-def _read(file: IO[bytes], keep: Callable[[str, Callable[[], bytes]], None]) -> None:
+def _read(file: IO[bytes], library: BaseLibrary, version: str, folder: Path) -> None:
     file.seek(0)
     with (
         contextlib.suppress(tarfile.TarError, zlib.error, EOFError, OSError),
         tarfile.open(fileobj=file, mode="r:gz") as layer,
     ):
         for member in layer:
-            if member.isreg() and member.size <= MAX_SOURCE:
-                keep(member.name.removeprefix("./").lstrip("/"), lambda each=member: _content(layer, each))  # type: ignore[misc]
+            match = _PLACE.fullmatch(member.name.removeprefix("./").lstrip("/"))
+            if (
+                match is not None
+                and member.isreg()
+                and member.size <= MAX_SOURCE
+                and not _UNUSED.intersection(match["path"].split("/"))
+            ):
+                library.versions.add(match["version"])
+                if match["version"] == version:
+                    stream = layer.extractfile(member)
+                    assert stream is not None, "a regular file"
+                    place = PurePosixPath("/", match[0])  # A later layer wins.
+                    library.sources.setdefault(place, folder / f"{len(library.sources)}.py").write_bytes(stream.read())
             layer.members.clear()  # type: ignore[attr-defined]
-
-
-def _content(layer: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
-    stream = layer.extractfile(member)
-    assert stream is not None, "a regular file"
-    with stream:
-        return stream.read()
