@@ -114,7 +114,9 @@ class Registry:
         Raises Unknown, InvalidValue, RegistryFailed.
         """
         kinds = [kind for each in TYPES.values() for kind in (each["manifest"], each["index"])]
-        response = await self._ask("GET", name.repository, f"manifests/{name.tag}", accept=", ".join(kinds))
+        response = await self._ask(
+            "GET", name.repository, f"manifests/{name.tag}", headers={"accept": ", ".join(kinds)}
+        )
         if response.status == 404:
             raise Unknown("image of the registry", f"{name.repository}:{name.tag}")
         self._expect(response, 200, f"manifest {name.tag}")
@@ -169,15 +171,14 @@ class Registry:
         if (url.scheme, url.netloc) != (self._url.scheme, self._url.netloc):
             raise RegistryFailed(self.name, f"upload of blob {digest}", 202, f"it leads to {url.netloc.decode()}")
         url = url.copy_merge_params({"digest": digest})
-        response = await self._send(
-            "PUT", url, repository, {"content-type": "application/octet-stream"}, body, blob.size
-        )
+        headers = {"content-type": "application/octet-stream"}
+        response = await self._ask("PUT", repository, url, headers=headers, body=body, size=blob.size)
         self._expect(response, 201, f"upload of blob {digest}")
 
     async def push_manifest(self, name: ImageReference, body: bytes, media_type: str) -> str:
         """Push a manifest under its name, and return its digest. All its blobs must exist."""
-        url = self._url.join(f"/v2/{name.repository}/manifests/{name.tag}")
-        response = await self._send("PUT", url, name.repository, {"content-type": media_type}, body_of(body), len(body))
+        path, headers = f"manifests/{name.tag}", {"content-type": media_type}
+        response = await self._ask("PUT", name.repository, path, headers=headers, body=body_of(body), size=len(body))
         self._expect(response, 201, f"manifest {name.tag}")
         return digest_of(body)
 
@@ -207,27 +208,18 @@ class Registry:
         self,
         method: str,
         repository: str,
-        path: str,
+        target: str | httpx2.URL,
         *,
-        accept: str = "",
+        headers: Mapping[str, str] = {},
         query: Mapping[str, str] = {},
-        source_repository: str = "",
-    ) -> _Answer:
-        url = self._url.join(f"/v2/{repository}/{path}").copy_merge_params(query)
-        return await self._send(
-            method, url, repository, {"accept": accept} if accept else {}, source_repository=source_repository
-        )
-
-    async def _send(
-        self,
-        method: str,
-        url: httpx2.URL,
-        repository: str,
-        headers: Mapping[str, str],
         body: Body | None = None,
         size: int = 0,
         source_repository: str = "",
     ) -> _Answer:
+        """Send a request to a path below the repository, or to a URL of this registry. Raises RegistryFailed."""
+        url = self._url.join(f"/v2/{repository}/{target}") if isinstance(target, str) else target
+        if query:
+            url = url.copy_merge_params(query)
         length_header = {"content-length": str(size)} if body else {}
         try:
             for attempt in (1, 2):

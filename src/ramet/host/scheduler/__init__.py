@@ -1,1 +1,0 @@
-"""The scheduler: it claims ticks, starts their runs in a runtime, and reports their results."""
