@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from ramet.host.observability.logs import setup_logging as setup_logging
     from ramet.host.registry import AGENT_REGISTRY as AGENT_REGISTRY
     from ramet.host.runtime import AgentRuntime as AgentRuntime
-    from ramet.host.scheduler.scheduler import AgentScheduler as AgentScheduler
+    from ramet.host.schedules.scheduler import AgentScheduler as AgentScheduler
     from ramet.host.session import Session as Session
     from ramet.host.standalone import standalone_context as standalone_context
     from ramet.host.sync_session import SyncSession as SyncSession
@@ -56,7 +56,7 @@ _WHERE = {
     "Agent": "agent.definition",
     "AgentResult": "core.outcome",
     "AgentRuntime": "host.runtime",
-    "AgentScheduler": "host.scheduler.scheduler",
+    "AgentScheduler": "host.schedules.scheduler",
     "Artifact": "core.outcome",
     "END": "agent.composition.graph",
     "Isolation": "core.policy.policy",

@@ -20,7 +20,7 @@ from ramet.core.events import Event, RunEnded, RunSpawned, encode
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.core.policy.policy import Grant
 from ramet.host.journal.journal import TREES
-from ramet.host.scheduler.scheduler import AgentScheduler
+from ramet.host.schedules.scheduler import AgentScheduler
 from ramet.models.scripted.dialogue import Call
 from ramet.services.contract import ListAgents
 from ramet.store.contract import Entry

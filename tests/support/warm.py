@@ -40,7 +40,7 @@ MODULES = (
     "ramet.cli.operate.approvals",
     "ramet.cli.run",
     "ramet.host.runtime",
-    "ramet.host.scheduler.loop",
+    "ramet.host.schedules.loop",
     "ramet.host.session",
     "ramet.models.scripted.model",
     "ramet.spawn.sandbox.executor",

@@ -21,11 +21,10 @@ import pytest
 from ramet import AgentRuntime, AgentScheduler
 from ramet.core.errors import Unknown
 from ramet.host.control.run_queries import journal_reader
+from ramet.host.control.schedules import PutSchedule, ScheduleTable
 from ramet.host.control.socket import Refused, send_request
-from ramet.host.scheduler.offline import OfflineScheduler
-from ramet.host.scheduler.view import ScheduleView, view_now
-from ramet.host.schedules.control import PutSchedule
-from ramet.host.schedules.table import ScheduleTable
+from ramet.host.schedules.offline import OfflineScheduler
+from ramet.host.schedules.view import ScheduleView, view_now
 from ramet.store.sqlite.store import SqliteStore
 from tests.support.waiting import eventually
 from tests.support.warm import warm

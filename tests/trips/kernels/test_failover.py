@@ -20,11 +20,11 @@ from ramet.core.policy.policy import Policy
 from ramet.core.schedules.schedule import Interval
 from ramet.core.schedules.ticks import Claim, Due, ScheduleRecord, TickState
 from ramet.host.control.operator import OperatorControl
+from ramet.host.control.schedules import ScheduleTable
 from ramet.host.journal.journal import TREES
 from ramet.host.journal.result_cache import KeptResults
 from ramet.host.journal.ttl import set_keep
 from ramet.host.schedules.request import schedule_of
-from ramet.host.schedules.table import ScheduleTable
 from ramet.host.schedules.target import target_of
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.spawn.handle import Handle

@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 from ramet import AgentRuntime, AgentScheduler
-from ramet.host.schedules.table import KIND
+from ramet.host.control.schedules import KIND
 from tests.support.store_addresses import kill_at_put, store_at
 
 

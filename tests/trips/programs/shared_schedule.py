@@ -9,7 +9,7 @@ import asyncio
 import sys
 
 from ramet import AgentRuntime, AgentScheduler
-from ramet.host.schedules.table import KIND
+from ramet.host.control.schedules import KIND
 from ramet.store.postgres import PostgresStore
 from tests.support.store_addresses import kill_at_put
 from tests.trips.agents.scheduled import tell

@@ -14,9 +14,9 @@ import pytest
 from ramet import AgentRuntime, AgentScheduler
 from ramet.core.schedules import ticks
 from ramet.core.schedules.ticks import TickResult
+from ramet.host.control.schedules import KIND, ScheduleTable
 from ramet.host.journal.journal import TREES
 from ramet.host.retention.sweep import sweep
-from ramet.host.schedules.table import KIND, ScheduleTable
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Document, Entry
 from ramet.store.memory import MemoryStore

@@ -20,7 +20,7 @@ from ramet.core.errors import InvalidValue, RametError, Unknown
 from ramet.core.schedules import ticks
 from ramet.core.schedules.schedule import Cron, FunctionTarget
 from ramet.core.schedules.ticks import Claim, Due, ScheduleRecord, TickResult, TickStatus
-from ramet.host.schedules.table import KIND
+from ramet.host.control.schedules import KIND
 from ramet.store.contract import Document, Store
 from ramet.store.memory import MemoryStore
 from tests.support.empty_stores import empty_store_address

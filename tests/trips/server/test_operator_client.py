@@ -24,7 +24,7 @@ from ramet.host.journal.journal import TREES
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.safety.inspection import GateEvent, GateEventFilter
 from ramet.host.safety.policies import SafetyPolicies
-from ramet.host.scheduler.offline import OfflineScheduler
+from ramet.host.schedules.offline import OfflineScheduler
 from ramet.host.trees.project import Project
 from ramet.models.scripted.dialogue import Call
 from ramet.services.client.client import Client

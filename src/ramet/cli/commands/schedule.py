@@ -18,7 +18,7 @@ from ramet.cli.sources.choose import source_of
 from ramet.cli.sources.contract import NewSchedule
 from ramet.core.errors import InvalidValue
 from ramet.core.schedules.schedule import Cron, FunctionTarget, Interval, NamedTarget
-from ramet.host.scheduler.view import ScheduleView
+from ramet.host.schedules.view import ScheduleView
 
 
 async def schedule(options: Namespace) -> int:

@@ -14,7 +14,7 @@ from ramet.core.errors import Damaged
 from ramet.core.events import Event
 from ramet.host.control.run_queries import RunRow
 from ramet.host.safety.inspection import GateEvent, GateEventFilter, GateEventPage
-from ramet.host.scheduler.view import ScheduleView
+from ramet.host.schedules.view import ScheduleView
 from ramet.host.sessions.rows import SessionRow
 
 Change = Literal["pause", "resume", "trigger", "rm"]

@@ -39,7 +39,7 @@ from ramet.host.control.socket import (
 )
 from ramet.host.journal.ttl import Keep, set_keep
 from ramet.host.safety.inspection import GateEvent, GateEventFilter, GateEventPage, follow, passages
-from ramet.host.scheduler.view import ScheduleView
+from ramet.host.schedules.view import ScheduleView
 from ramet.host.sessions.rows import SessionRow, session_row, sessions
 from ramet.isolation.workspace.artifacts import read_file
 from ramet.store.sqlite.store import SqliteStore

@@ -9,10 +9,10 @@ from ramet.cli.run import function_of
 from ramet.cli.sources.contract import Change, NewSchedule
 from ramet.core.errors import RametError
 from ramet.host.control.run_queries import JournalReader
-from ramet.host.scheduler.offline import OfflineScheduler
-from ramet.host.scheduler.view import ScheduleView, view_now
+from ramet.host.control.schedules import ScheduleTable
+from ramet.host.schedules.offline import OfflineScheduler
 from ramet.host.schedules.request import Options
-from ramet.host.schedules.table import ScheduleTable
+from ramet.host.schedules.view import ScheduleView, view_now
 from ramet.host.serialize.references import reference_of
 
 

@@ -16,7 +16,7 @@ from ramet.core.events import Event
 from ramet.host.control.run_queries import RunRow
 from ramet.host.observability.redaction import STARS
 from ramet.host.safety.inspection import GateEvent, GateEventFilter, GateEventPage
-from ramet.host.scheduler.view import ScheduleView
+from ramet.host.schedules.view import ScheduleView
 from ramet.host.sessions.rows import SessionRow
 from ramet.services.client.client import Client
 from ramet.services.client.errors import Refused

@@ -215,7 +215,17 @@ def mark_lost(record: ScheduleRecord, claim: Claim, now: datetime, reason: str) 
     """
     if claim not in record.state.claims:
         return None
-    return complete_claim(record, _lost_result(claim, now, reason), claim.owner)
+    result = TickResult(
+        id=claim.id,
+        tick=claim.due.tick,
+        status=TickStatus.LOST,
+        manual=claim.due.manual,
+        run=claim.run,
+        began=claim.at,
+        ended=now,
+        error=ErrorInfo(type="Lost", message=reason),
+    )
+    return complete_claim(record, result, claim.owner)
 
 
 def release(record: ScheduleRecord, claim: Claim) -> ScheduleRecord | None:
@@ -247,7 +257,7 @@ def trigger(record: ScheduleRecord, now: datetime) -> ScheduleRecord:
 
     The tick waits for a current run, unless ticks may overlap.
     """
-    return _with_state(record, _enqueue(record.state, (Due(tick=now, manual=True),)))
+    return _with_state(record, replace(record.state, waiting=(*record.state.waiting, Due(tick=now, manual=True))))
 
 
 def cancel(record: ScheduleRecord) -> ScheduleRecord:
@@ -335,25 +345,8 @@ def _is_on_time(schedule: Schedule, tick: datetime, now: datetime) -> bool:
     return now - fires_at(schedule, tick) <= GRACE
 
 
-def _lost_result(claim: Claim, now: datetime, reason: str) -> TickResult:
-    return TickResult(
-        id=claim.id,
-        tick=claim.due.tick,
-        status=TickStatus.LOST,
-        manual=claim.due.manual,
-        run=claim.run,
-        began=claim.at,
-        ended=now,
-        error=ErrorInfo(type="Lost", message=reason),
-    )
-
-
 def _with_state(record: ScheduleRecord, state: TickState) -> ScheduleRecord:
     return record if state == record.state else replace(record, state=state)
-
-
-def _enqueue(state: TickState, dues: tuple[Due, ...]) -> TickState:
-    return replace(state, waiting=(*state.waiting, *dues)) if dues else state
 
 
 def _without_claims(state: TickState, *claims: Claim) -> TickState:

@@ -1,39 +1,29 @@
-"""Schedules in a store: one document each, changed by compare-and-swap only."""
+"""Schedules in a store: one document each, changed by compare-and-swap only.
+
+A process beside the kernel that holds the journal reads the store itself, and has the kernel make its changes: by
+requests, which the kernel executes by the usual compare-and-swap. Watchers in the kernel are notified, so that a due
+tick runs now.
+"""
 
 from __future__ import annotations
 
-import builtins
 import logging
 import weakref
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from ramet.core.errors import Conflict, Damaged
+from msgspec import Struct
+
+from ramet.core.errors import Conflict, Damaged, InvalidValue
 from ramet.core.schedules import ticks
 from ramet.core.schedules.ticks import ScheduleRecord
-from ramet.store.contract import Document
+from ramet.store.contract import Document, Store
 
 KIND = "schedule"
 
 _log = logging.getLogger("ramet.scheduler")
 #: The watchers of a store's schedules: called with the id of a schedule that another process changed.
-_watchers: weakref.WeakKeyDictionary[Documents, set[Callable[[str], None]]] = weakref.WeakKeyDictionary()
-
-
-class Documents(Protocol):
-    """A source of documents: a store, or the access to a store that another process holds."""
-
-    async def get(self, kind: str, key: str) -> Document | None:
-        """Return the newest version, if there is one."""
-
-    async def list(self, kind: str, *, prefix: str = "") -> builtins.list[Document]:
-        """Return all documents of a kind whose keys begin with `prefix`, in order of their keys."""
-
-    async def put(self, kind: str, key: str, data: bytes, *, expected: int | None = None) -> Document:
-        """Write a document. Raises Conflict if the stored version is not `expected`."""
-
-    async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
-        """Remove a document; return False if there was none. Raises Conflict like `put`."""
+_watchers: weakref.WeakKeyDictionary[Store, set[Callable[[str], None]]] = weakref.WeakKeyDictionary()
 
 
 class ScheduleEntry(NamedTuple):
@@ -46,22 +36,18 @@ class ScheduleEntry(NamedTuple):
 class ScheduleTable:
     """The schedules of one store."""
 
-    def __init__(self, store: Documents) -> None:
-        self._store = store
+    def __init__(self, store: Store) -> None:
+        self.store = store
         self._reported_ids: set[str] = set()
-
-    def is_in(self, store: object) -> bool:
-        """Return whether the schedules are in this store."""
-        return self._store is store
 
     async def read(self, id: str) -> ScheduleEntry | None:
         """Return the newest version; None if there is none. Raises Damaged."""
-        document = await self._store.get(KIND, id)
+        document = await self.store.get(KIND, id)
         return None if document is None else ScheduleEntry(ticks.decode(id, document.data), document.version)
 
     async def all(self) -> list[ScheduleEntry]:
         """Return all recorded schedules, in order of ids. An unreadable one is left out, and logged once."""
-        return [entry for each in await self._store.list(KIND) if (entry := self._readable(each)) is not None]
+        return [entry for each in await self.store.list(KIND) if (entry := self._readable(each)) is not None]
 
     async def current_records(self) -> list[ScheduleRecord]:
         """Return every schedule that was not cancelled, in order of ids."""
@@ -70,7 +56,7 @@ class ScheduleTable:
     async def write(self, record: ScheduleRecord, version: int) -> bool:
         """Write a record of which `version` was read, 0 for a new one; return False if another writer was faster."""
         try:
-            await self._store.put(KIND, record.schedule.id, ticks.encode(record), expected=version)
+            await self.store.put(KIND, record.schedule.id, ticks.encode(record), expected=version)
         except Conflict:
             return False
         return True
@@ -102,19 +88,19 @@ class ScheduleTable:
     async def remove(self, id: str, version: int | None = None) -> bool:
         """Delete a schedule; return False if there is none, or if it has another version."""
         try:
-            return await self._store.delete(KIND, id, expected=version)
+            return await self.store.delete(KIND, id, expected=version)
         except Conflict:
             return False
 
     def watch(self, on_change: Callable[[str], None]) -> Callable[[], None]:
         """Call `on_change` with the id of each schedule that `notify` reports; return a function that stops this."""
-        watchers = _watchers.setdefault(self._store, set())
+        watchers = _watchers.setdefault(self.store, set())
         watchers.add(on_change)
         return lambda: watchers.discard(on_change)
 
     def notify(self, id: str) -> None:
         """Report a schedule that was changed from outside: the watchers of this store check it now."""
-        for watcher in list(_watchers.get(self._store, ())):
+        for watcher in list(_watchers.get(self.store, ())):
             watcher(id)
 
     def _readable(self, document: Document) -> ScheduleEntry | None:
@@ -125,3 +111,41 @@ class ScheduleTable:
                 self._reported_ids.add(document.key)
                 _log.error("%s", problem)
             return None
+
+
+class PutSchedule(Struct, frozen=True, kw_only=True, tag="put_schedule", forbid_unknown_fields=True):
+    """A request to write a schedule's document; `expected` is the version that was read, 0 for a new document."""
+
+    id: str
+    data: bytes
+    expected: int
+
+
+class DropSchedule(Struct, frozen=True, kw_only=True, tag="drop_schedule", forbid_unknown_fields=True):
+    """A request to delete a schedule, if it is of version `expected`; None means any version."""
+
+    id: str
+    expected: int | None = None
+
+
+async def answer(store: Store, request: PutSchedule | DropSchedule) -> dict[str, Any]:
+    """Execute a request.
+
+    Raises Damaged and InvalidValue if the data is no schedule of that id; then nothing is written.
+
+    `found` is the version that conflicted with the change; None without a conflict.
+    """
+    if isinstance(request, DropSchedule):
+        try:
+            return {"was_there": await store.delete(KIND, request.id, expected=request.expected), "found": None}
+        except Conflict as conflict:
+            return {"was_there": False, "found": conflict.found}
+    record = ticks.decode(request.id, request.data)
+    if record.schedule.id != request.id:
+        raise InvalidValue("id", request.id, f"the id in the schedule itself, {record.schedule.id!r}")
+    try:
+        written = await store.put(KIND, request.id, request.data, expected=request.expected)
+    except Conflict as conflict:
+        return {"version": None, "found": conflict.found}
+    ScheduleTable(store).notify(request.id)
+    return {"version": written.version, "found": None}

@@ -26,10 +26,10 @@ from msgspec import Struct
 from ramet.core.errors import InvalidValue, RametError
 from ramet.disk.state_folder import checked_state_folder
 from ramet.host.control.operator import OperatorControl
+from ramet.host.control.schedules import DropSchedule, PutSchedule, answer
 from ramet.host.journal.ttl import Collect, Keep, set_keep
 from ramet.host.sandbox.port_sockets import sockets_of
 from ramet.host.sandbox.workspace_files import workspace_of
-from ramet.host.schedules.control import DropSchedule, PutSchedule, answer
 
 if TYPE_CHECKING:
     from ramet.store.contract import Store

@@ -19,12 +19,12 @@ from msgspec.structs import replace
 from ramet.core.errors import Conflict, Damaged, DamagedTree, RametError, Unknown
 from ramet.disk.state_folder import state_folder
 from ramet.host.control.run_queries import JournalReader, RunRow
+from ramet.host.control.schedules import ScheduleTable
 from ramet.host.journal.blobs import remove_blobs
 from ramet.host.journal.journal import REMOVING, TREES
 from ramet.host.journal.result_cache import remove_expired_results
 from ramet.host.journal.ttl import Lifetime, lifetime_of, lifetimes_of
 from ramet.host.retention.transcript_index import transcripts_in
-from ramet.host.schedules.table import ScheduleTable
 from ramet.host.session_ids import unregister
 from ramet.isolation import safe_walk
 from ramet.isolation.workspace.run_dirs import RunFolder, RunFolders

@@ -1,1 +1,1 @@
-"""Schedules: the requests for them, and their records."""
+"""Schedules of a host: requests for them, the scheduler that fires them, and their views."""

@@ -1,4 +1,7 @@
-"""The dispatch of a claimed tick: its run is noted before the spawn, spawned like other runs, and noted at its end."""
+"""The dispatch of a claimed tick: its run is noted before the spawn, spawned like other runs, and noted at its end.
+
+A tick of a scheduler that has died is taken over: its run is continued here, or its result is noted.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -16,26 +18,23 @@ from ramet.concurrency.deadline import run_shielded
 from ramet.core.budget import NO_LIMITS
 from ramet.core.errors import BusyError, DefinitionMissing, Expired, StoreFailed, Unknown
 from ramet.core.outcome import ErrorInfo, Result, Status
-from ramet.core.policy.policy import Policy
+from ramet.core.policy.policy import Policy, secrets_of, variables_of
 from ramet.core.schedules import ticks
-from ramet.core.schedules.schedule import Schedule
+from ramet.core.schedules.schedule import NamedTarget, Schedule
 from ramet.core.schedules.ticks import Claim, TickResult, TickStatus
+from ramet.host.control.schedules import ScheduleTable
 from ramet.host.retention.results import recorded_result
 from ramet.host.runtime import AgentRuntime, running_runtimes
-from ramet.host.scheduler.status import shorten, shorten_error
-from ramet.host.schedules.table import ScheduleTable
-from ramet.host.schedules.target import load
+from ramet.host.schedules.target import LoadedTarget, load
+from ramet.host.schedules.view import shorten, shorten_error
 from ramet.spawn.handle import Handle
 from ramet.tools.workspace import workspace_tools
-
-if TYPE_CHECKING:
-    from ramet.host.schedules.target import LoadedTarget
 
 _log = logging.getLogger("ramet.scheduler")
 
 
 class TickDispatcher:
-    """A dispatcher that runs ticks in one runtime, for one scheduler."""
+    """A dispatcher that runs ticks in one runtime, for one scheduler, and takes over ticks of dead schedulers."""
 
     def __init__(
         self, runtime: AgentRuntime, table: ScheduleTable, definitions: Callable[[], Mapping[str, Agent]]
@@ -64,9 +63,36 @@ class TickDispatcher:
         except asyncio.CancelledError:
             await run_shielded(self._release_claim(schedule, claim))
             raise
-        await self.spawn_run(schedule, started_claim, loaded)
+        await self._spawn_run(schedule, started_claim, loaded)
 
-    async def spawn_run(self, schedule: Schedule, claim: Claim, loaded: LoadedTarget) -> None:
+    async def take_over(self, schedule: Schedule, claim: Claim, owner: str) -> bool:
+        """Continue the run of a claim to its end, and note that; return False if a living kernel has the run.
+
+        A run that was not spawned yet is spawned, under the noted id. A function is called again only if its schedule
+        allows that. Raises StoreFailed; any other error that prevents the run is the tick's result.
+        """
+        try:
+            continuation = await self._find(schedule, claim)
+        except BusyError:
+            return False
+        except StoreFailed:
+            raise
+        except Exception as problem:  # Any error, including errors of the user's own code at loading.
+            if self._runtime in running_runtimes():  # Otherwise the runtime is the problem, and not the run.
+                await self._mark_lost(schedule, claim, problem)
+            return True
+        own_claim = replace(claim, owner=owner)
+        if await self._table.change(schedule.id, lambda record: ticks.update_claim(record, claim, own_claim)) is None:
+            return True  # The schedule was cancelled, or another living scheduler has the claim.
+        if isinstance(continuation, Handle):
+            await self._follow(schedule, own_claim, continuation)
+        elif isinstance(continuation, Result):
+            await self._record_result(schedule, own_claim, continuation)
+        else:
+            await self._spawn_run(schedule, own_claim, continuation)
+        return True
+
+    async def _spawn_run(self, schedule: Schedule, claim: Claim, loaded: LoadedTarget) -> None:
         """Spawn the run that a claim names, and follow it to its end, like `fire`. Raises StoreFailed."""
         try:
             handle = await self._spawn(schedule, claim, loaded)
@@ -81,7 +107,7 @@ class TickDispatcher:
             else:
                 await self._note_failure(schedule, claim, problem)
             return
-        await self.follow(schedule, claim, handle)
+        await self._follow(schedule, claim, handle)
 
     async def _spawn(self, schedule: Schedule, claim: Claim, loaded: LoadedTarget) -> Handle:
         folder = self._runtime.working_dir
@@ -99,7 +125,7 @@ class TickDispatcher:
             repeatable=schedule.repeatable,
         )
 
-    async def follow(self, schedule: Schedule, claim: Claim, handle: Handle) -> None:
+    async def _follow(self, schedule: Schedule, claim: Claim, handle: Handle) -> None:
         """Wait for the end of a tick's run, and note it; if the wait is cancelled, end the run first."""
         task = asyncio.current_task()
         assert task is not None, "called in a task"
@@ -116,7 +142,7 @@ class TickDispatcher:
             del self._handles_by_task[task]
         reported = result if result.status is Status.COMPLETED else await self._recorded_result(claim, result)
         if reported is not None:
-            await self.record_result(schedule, claim, reported)
+            await self._record_result(schedule, claim, reported)
 
     def drain(self) -> None:
         """Leave the runs that can continue in their middle to other schedulers; a later cancellation ends the rest."""
@@ -127,9 +153,9 @@ class TickDispatcher:
 
     async def _cut_off(self, schedule: Schedule, claim: Claim, handle: Handle) -> None:
         await handle.cancel("its scheduler was closed")
-        await self.record_result(schedule, claim, await handle.result())
+        await self._record_result(schedule, claim, await handle.result())
 
-    async def record_result(self, schedule: Schedule, claim: Claim, result: Result) -> None:
+    async def _record_result(self, schedule: Schedule, claim: Claim, result: Result) -> None:
         """Note the result of a claim's run. Raises StoreFailed."""
         await self._note(schedule, claim, result.status, run=claim.run, text=result.text, error=result.error)
 
@@ -145,7 +171,7 @@ class TickDispatcher:
         return result
 
     async def _note_failure(self, schedule: Schedule, claim: Claim, problem: Exception) -> None:
-        message = f"{problem} ({problem.__cause__})" if isinstance(problem, DefinitionMissing) else str(problem)
+        message = _message_of(problem)
         _log.warning("a tick of schedule %s was not run: %s: %s", schedule.id, type(problem).__name__, message[:500])
         error = ErrorInfo(type=type(problem).__name__, message=message)
         await self._note(schedule, claim, Status.FAILED, error=error)
@@ -176,6 +202,39 @@ class TickDispatcher:
         )
         await self._table.change(schedule.id, lambda record: ticks.complete_claim(record, result, claim.owner))
 
+    async def _find(self, schedule: Schedule, claim: Claim) -> Handle | Result | LoadedTarget:
+        """Return the run, active here; or its result; or, if it was not spawned, its loaded target.
+
+        Raises BusyError if another kernel has the run, DefinitionMissing, and any error that prevents the run from
+        continuing here.
+        """
+        assert claim.run is not None, "it was started"
+        policy = self._policy(schedule)
+        for handle in await self._runtime.resume(
+            only=claim.run, secrets=secrets_of(policy), env_vars=variables_of(policy)
+        ):
+            return handle
+        with suppress(Unknown):
+            return self._runtime.get(claim.run)  # A component that adopts trees was faster.
+        try:
+            return await self._runtime.result(claim.run)
+        except Unknown:
+            journal = self._runtime.journal
+            if journal is None or self._table.store is not journal.store:
+                raise  # It may have been spawned elsewhere.
+            return load(schedule.target, self._definitions)
+
+    def _policy(self, schedule: Schedule) -> Policy | None:
+        """Return the policy of the schedule's definition, with its values: schedules and journals store none."""
+        definition = self._definitions().get(schedule.target.name) if isinstance(schedule.target, NamedTarget) else None
+        return definition.policy if definition is not None else None
+
+    async def _mark_lost(self, schedule: Schedule, claim: Claim, problem: Exception) -> None:
+        message = _message_of(problem)
+        _log.warning("run %s of schedule %s cannot be resumed: %s", claim.run, schedule.id, message[:500])
+        now, message = self._runtime.clock.now(), f"its process ended, and no process can resume it: {message}"
+        await self._table.change(schedule.id, lambda record: ticks.mark_lost(record, claim, now, message))
+
 
 def _policy_of(schedule: Schedule, agent: Agent) -> Policy | None:
     """Return the policy of a run: the default of `run_agent` if none was given and the run needs a sandbox."""
@@ -190,3 +249,7 @@ def _is_resumable(handle: Handle) -> bool:
     A function can be continued only in a sandbox that outlives this kernel.
     """
     return not handle.run.restarts_from_scratch or handle.run.sandbox.can_outlive_kernel
+
+
+def _message_of(problem: Exception) -> str:
+    return f"{problem} ({problem.__cause__})" if isinstance(problem, DefinitionMissing) else str(problem)

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime, timedelta
 
+from ramet.agent.definition import Agent
 from ramet.concurrency.deadline import wait_with_timeout
 from ramet.core.errors import Damaged, InvalidValue
 from ramet.core.schedules import ticks
 from ramet.core.schedules.schedule import Schedule, seconds_until
 from ramet.core.schedules.ticks import Claim, ScheduleRecord
+from ramet.host.control.schedules import ScheduleEntry, ScheduleTable
 from ramet.host.runtime import AgentRuntime, running_runtimes
-from ramet.host.scheduler.dispatch import TickDispatcher
-from ramet.host.scheduler.takeover import TickTakeover
 from ramet.host.schedules.cron import next_fire
-from ramet.host.schedules.table import ScheduleEntry, ScheduleTable
+from ramet.host.schedules.dispatch import TickDispatcher
 from ramet.store.contract import KernelInfo, Store
 
 #: The longest wait: within this time a changed clock and a schedule of another process are noticed.
@@ -39,20 +39,12 @@ class SchedulerLoop:
         self,
         runtime: AgentRuntime,
         table: ScheduleTable,
-        dispatcher: TickDispatcher,
-        takeover: TickTakeover,
+        definitions: Callable[[], Mapping[str, Agent]],
         entropy: Callable[[int], bytes],
-        store: Store | None = None,
     ) -> None:
-        """Set `store`, which holds the schedules; a loop that does not `run` needs none."""
-        self._runtime, self._table, self._dispatcher, self._takeover, self._entropy = (
-            runtime,
-            table,
-            dispatcher,
-            takeover,
-            entropy,
-        )
-        self._store = store
+        self._runtime, self._table, self._entropy = runtime, table, entropy
+        self._store = table.store
+        self._dispatcher = TickDispatcher(runtime, table, definitions)
         self._id = f"scheduler-{entropy(8).hex()}"
         self._wake = asyncio.Event()
         self._check_all_at = 0.0  #: when to check all schedules, by the monotonic clock
@@ -77,9 +69,8 @@ class SchedulerLoop:
         clock = self._runtime.clock
         unsubscribers = [self._table.watch(self.wake)]
         try:
-            if self._store is not None:
-                self._id = f"{self._id}@{await _seat_of(self._store)}"
-                unsubscribers.append(self._store.on_kernels(self._check_all_soon))
+            self._id = f"{self._id}@{await _seat_of(self._store)}"
+            unsubscribers.append(self._store.on_kernels(self._check_all_soon))
             _open.add(self._id)
             async with asyncio.TaskGroup() as group:
                 self._check_all_at = clock.monotonic()
@@ -153,7 +144,7 @@ class SchedulerLoop:
         """Return the living owners of claims: open schedulers of this kernel, and those of other living kernels."""
         owners = {claim.owner for claim in record.state.claims}
         own_owners = {each for each in owners & _open if _seat_in(each) == _seat_in(self._id)}
-        if self._store is None or owners == own_owners:
+        if owners == own_owners:
             return own_owners
         seats = {_seat(each) for each in await self._store.kernels() if each.alive and each.name != self._store.kernel}
         return own_owners | {each for each in owners if _seat_in(each) in seats}
@@ -170,7 +161,7 @@ class SchedulerLoop:
 
     async def _take_up(self, schedule: Schedule, claim: Claim) -> None:
         try:
-            is_over = await self._takeover.take_over(schedule, claim, self._id)
+            is_over = await self._dispatcher.take_over(schedule, claim, self._id)
         finally:
             self._taking_up.discard(claim.id)
         if is_over:

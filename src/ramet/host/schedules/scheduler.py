@@ -26,16 +26,13 @@ from ramet.core.schedules.schedule import (
 )
 from ramet.core.schedules.ticks import ScheduleRecord, TickResult, TickState
 from ramet.host.control.run_queries import JournalReader
+from ramet.host.control.schedules import ScheduleTable
 from ramet.host.runtime import AgentRuntime, reachable, running_runtimes
-from ramet.host.scheduler.dispatch import TickDispatcher
-from ramet.host.scheduler.loop import SchedulerLoop
-from ramet.host.scheduler.status import mark_starting, refresh_all
-from ramet.host.scheduler.takeover import TickTakeover
-from ramet.host.scheduler.view import ScheduleView, view_now, view_of
 from ramet.host.schedules.cron import check, next_fire
+from ramet.host.schedules.loop import SchedulerLoop
 from ramet.host.schedules.request import Options, schedule_of
-from ramet.host.schedules.table import ScheduleTable
 from ramet.host.schedules.target import target_of
+from ramet.host.schedules.view import ScheduleView, mark_starting, refresh_status, view_now, view_of
 from ramet.store.contract import Store
 
 Agentlike = Agent | Mapping[str, Any] | Callable[..., Any] | str
@@ -71,6 +68,7 @@ class AgentScheduler:
         self._given_runtime, self._working_dir, self._given_store = runtime, working_dir, store
         self._entropy = entropy
         self._starting = asyncio.Lock()
+        self._is_open = False
         self._serving: asyncio.Task[None] | None = None
         self._own_runtime = False
         self._runtime: AgentRuntime  # from here on: set by `start`
@@ -82,28 +80,25 @@ class AgentScheduler:
     async def start(self) -> Self:
         """Begin; idempotent. Raises InvalidValue if several runtimes run here and none was named."""
         async with self._starting:
-            if self._serving is None:
+            if not self._is_open:
                 self._runtime, self._own_runtime = self._find_runtime()
                 await self._runtime.start()
                 try:
-                    store = await self._find_store()
-                    self._table = ScheduleTable(store)
+                    self._table = ScheduleTable(await self._find_store())
                 except BaseException:
                     await self._stop_own_runtime()
                     raise
-                self._loop = self._create_loop(store)
-                # In a context of its own: if it begins inside a tool, it is no part of that tool's call.
-                self._serving = asyncio.create_task(
-                    self._loop.run(), name="ramet scheduler", context=contextvars.Context()
-                )
+                self._loop = SchedulerLoop(self._runtime, self._table, self._definitions, self._entropy)
+                self._is_open = True
+                self._serve()
         return self
 
     async def close(self) -> None:
         """End the runs that it started, note that, and stop; idempotent. Schedules stay for the next scheduler."""
         async with self._starting:
-            serving, self._serving = self._serving, None
-            if serving is not None:
-                await run_shielded(self._end(serving))
+            if self._is_open:
+                self._is_open = False
+                await run_shielded(self._end())
 
     async def leave(self, patience_s: float) -> None:
         """Start no more ticks, and wait for started functions; after `patience_s` end them, and note that.
@@ -118,9 +113,15 @@ class AgentScheduler:
             serving.cancel()
             await asyncio.wait({serving})
 
-    async def _end(self, serving: asyncio.Task[None]) -> None:
-        serving.cancel()
-        await asyncio.wait({serving})
+    def _serve(self) -> None:
+        # In a context of its own: if it begins inside a tool, it is no part of that tool's call.
+        self._serving = asyncio.create_task(self._loop.run(), name="ramet scheduler", context=contextvars.Context())
+
+    async def _end(self) -> None:
+        if self._serving is not None:
+            self._serving.cancel()
+            await asyncio.wait({self._serving})
+            self._serving = None
         await self._stop_own_runtime()
 
     async def _stop_own_runtime(self) -> None:
@@ -228,16 +229,11 @@ class AgentScheduler:
         await self.start()
         tick_results = ticks.report((await self._read(id)).state)
         records = self._records()
-        if records is not None and self._table.is_in(records.store):
-            tick_results = await mark_starting(records, tick_results)
-        return await refresh_all(records, tick_results)
+        if records is not None and self._table.store is records.store:
+            tick_results = tuple([await mark_starting(records, each) for each in tick_results])
+        return tuple([await refresh_status(records, each) for each in tick_results])
 
     # ---- internal
-
-    def _create_loop(self, store: Store | None) -> SchedulerLoop:
-        dispatcher = TickDispatcher(self._runtime, self._table, self._definitions)
-        takeover = TickTakeover(self._runtime, self._table, dispatcher, self._definitions)
-        return SchedulerLoop(self._runtime, self._table, dispatcher, takeover, self._entropy, store)
 
     def _find_runtime(self) -> tuple[AgentRuntime, bool]:
         if self._given_runtime is not None:

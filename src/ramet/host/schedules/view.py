@@ -1,4 +1,4 @@
-"""A schedule in the form in which it is returned to callers."""
+"""Schedules and ticks in the form in which they are returned to callers, with what the journal has of their runs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from datetime import datetime
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ramet.core.errors import InvalidValue
+from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.outcome import ErrorInfo
 from ramet.core.schedules import ticks
 from ramet.core.schedules.schedule import Schedule
-from ramet.core.schedules.ticks import ScheduleRecord, TickResult
+from ramet.core.schedules.ticks import ScheduleRecord, TickResult, TickStatus
 from ramet.host.control.run_queries import JournalReader
-from ramet.host.scheduler.status import refresh_status
 from ramet.host.schedules.cron import next_fire
+
+#: Characters of a result that are kept with its tick; the record of the run has the whole result.
+MAX_TEXT = 4096
 
 
 class ScheduleView(Struct, frozen=True, kw_only=True):
@@ -57,3 +60,44 @@ def _next(record: ScheduleRecord) -> datetime | None:
         return ticks.next_tick(record, next_fire)
     except InvalidValue:  # a zone that this machine does not know: the schedule does not fire here
         return None
+
+
+async def mark_starting(records: JournalReader, tick: TickResult) -> TickResult:
+    """Return the tick; if its run has an id and is not recorded yet, it is starting. `records` has all its runs."""
+    if tick.status is not TickStatus.RUNNING or await records.store.read(run=tick.run, limit=1):
+        return tick
+    return replace(tick, status=TickStatus.STARTING, run=None)
+
+
+async def refresh_status(records: JournalReader | None, tick: TickResult) -> TickResult:
+    """Return the tick; a lost tick gets the present state of its run: running again, or ended."""
+    if records is None or tick.status is not TickStatus.LOST or tick.run is None:
+        return tick
+    try:
+        root = await records.tree_of(tick.run)
+        row = next(row for row in await records.rows(root) if row.id == tick.run)
+    except (Unknown, InvalidValue, StopIteration):  # Removed since, or of a newer version.
+        return tick
+    if not row.is_over:
+        return replace(tick, status=TickStatus.RUNNING, ended=None, error=None) if records.is_active(root) else tick
+    result = row.result
+    assert result is not None, "it is over"
+    return replace(
+        tick,
+        status=TickStatus(result.status.value),
+        ended=row.ended,
+        text=shorten(result.text),
+        error=shorten_error(result.error),
+    )
+
+
+def shorten(text: str) -> str:
+    """Return the beginning of a text, in a form that JSON can hold."""
+    return text[:MAX_TEXT].encode(errors="replace").decode()
+
+
+def shorten_error(error: ErrorInfo | None) -> ErrorInfo | None:
+    """Return an error with shortened texts."""
+    if error is None:
+        return None
+    return ErrorInfo(type=shorten(error.type), message=shorten(error.message), scope=error.scope)

@@ -17,7 +17,7 @@ from ramet.core.schedules.schedule import Misfire, Overlap
 from ramet.core.schedules.ticks import TickResult
 from ramet.host.control.run_queries import RunRow
 from ramet.host.safety.inspection import EVERYTHING, GateEvent, GateEventFilter, GateEventPage
-from ramet.host.scheduler.view import ScheduleView
+from ramet.host.schedules.view import ScheduleView
 from ramet.host.sessions.rows import SessionRow
 from ramet.services.client.errors import error_of
 from ramet.services.client.requests import RequestSpec, request_to

@@ -18,7 +18,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 from msgspec import Struct
 
 from ramet.core.errors import Damaged, RametError
-from ramet.host.schedules.table import ScheduleTable
+from ramet.host.control.schedules import ScheduleTable
 from ramet.services.teams.tables import AGENT, TEAM, is_readable
 from ramet.store.contract import Document, KernelInfo, Store
 

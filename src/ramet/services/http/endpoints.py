@@ -10,7 +10,7 @@ from types import NoneType
 from typing import Any, Generic, Literal, TypeVar
 
 from ramet.host.control.run_queries import RunRow
-from ramet.host.scheduler.view import ScheduleView
+from ramet.host.schedules.view import ScheduleView
 from ramet.services.contract import (
     AgentInfo,
     CreatedTeam,

@@ -1,7 +1,7 @@
 """The operator's requests to the server's kernel, and the answers: runs, questions, schedules, recipes, state.
 
 This module has data only, like `contract`. Runs are `ramet.host.control.run_queries.RunRow`, schedules are
-`ramet.host.scheduler.view.ScheduleView`. Lists are split into pages: `more` is the value of `after` for the next page,
+`ramet.host.schedules.view.ScheduleView`. Lists are split into pages: `more` is the value of `after` for the next page,
 or "" if there is no next page.
 """
 
@@ -19,7 +19,7 @@ from ramet.core.schedules.schedule import Misfire, Overlap
 from ramet.core.schedules.ticks import TickResult
 from ramet.host.control.run_queries import RunRow
 from ramet.host.safety.inspection import Kind
-from ramet.host.scheduler.view import ScheduleView
+from ramet.host.schedules.view import ScheduleView
 from ramet.host.sessions.rows import SessionRow
 from ramet.services.contract import BaseRequest
 

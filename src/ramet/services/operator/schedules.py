@@ -5,9 +5,9 @@ from __future__ import annotations
 from ramet.agent.definition import Agent
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.policy.policy import Policy
-from ramet.host.scheduler.scheduler import AgentScheduler
-from ramet.host.scheduler.view import ScheduleView
 from ramet.host.schedules.request import Options
+from ramet.host.schedules.scheduler import AgentScheduler
+from ramet.host.schedules.view import ScheduleView
 from ramet.models import resolve
 from ramet.services.operator.contract import AddSchedule, Paging, PlainAgent, SchedulePage
 from ramet.services.operator.runs import checked_limit

@@ -13,7 +13,7 @@ from ramet.host.journal.journal import Journal
 from ramet.host.journal.ttl import set_keep
 from ramet.host.runtime import AgentRuntime
 from ramet.host.sandbox.workspace_files import file_of
-from ramet.host.scheduler.scheduler import AgentScheduler
+from ramet.host.schedules.scheduler import AgentScheduler
 from ramet.services.operator.contract import Approval, ApprovalPage, KeptTree, Paging, Sent, Stopped
 from ramet.services.operator.runs import AgentPaths, IsElsewhere, RunViews, checked_limit
 from ramet.services.operator.safety import GateViews

@@ -23,7 +23,7 @@ from ramet.host.dynamic.registry import Registries
 from ramet.host.retention.janitor import RetentionJob
 from ramet.host.runtime import AgentRuntime
 from ramet.host.sandbox.sandboxes import BackendName
-from ramet.host.scheduler.scheduler import AgentScheduler
+from ramet.host.schedules.scheduler import AgentScheduler
 from ramet.isolation.contract import Backend
 from ramet.services.agent_types import command_turns
 from ramet.services.agent_types.function import turn_log

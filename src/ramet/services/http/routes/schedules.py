@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ramet.host.scheduler.view import ScheduleView
+from ramet.host.schedules.view import ScheduleView
 from ramet.services.http import endpoints
 from ramet.services.http.request import RequestContext
 from ramet.services.http.routes.operation import Operations
