@@ -11,8 +11,8 @@ import pytest
 from ramet import AgentRuntime
 from ramet.core.errors import RametError
 from ramet.host.policy_adapters import Allow, PolicyAnswer, PolicyRequest
+from ramet.services.agent_types.conversation_log import FUNCTION_TURN
 from ramet.services.agent_types.function.agent import FunctionAgent
-from ramet.services.agent_types.function.turn_log import KIND
 from ramet.services.contract import RunningAgent
 from ramet.store.contract import Document
 from ramet.store.memory import MemoryStore
@@ -33,7 +33,7 @@ class Slow(MemoryStore):
     async def put(
         self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
     ) -> Document:
-        if kind == KIND:
+        if kind == FUNCTION_TURN:
             self.write_count += 1
             await self.may_write.wait()
         return await super().put(kind, key, data, expected=expected, tree=tree)
@@ -63,7 +63,7 @@ async def test_a_kill_before_the_turn_is_recorded_prevents_the_call(
         await asyncio.wait({turn, closing})
         assert not mark.exists()
         assert not was_early
-        assert await store.list(KIND) == []
+        assert await store.list(FUNCTION_TURN) == []
         assert await store.head() == 0
         with pytest.raises(RametError, match="ended"):
             await turn
@@ -85,7 +85,7 @@ async def test_a_kill_during_a_policy_decision_prevents_the_call(tmp_path: pathl
         turn = asyncio.create_task(say(agent, str(mark)))
         await eventually(lambda: adapter.requests)
         await agent.close("it was killed")
-        remaining = await store.list(KIND)
+        remaining = await store.list(FUNCTION_TURN)
         may_answer.set()
         await asyncio.wait({turn})
         assert not mark.exists()
@@ -106,7 +106,7 @@ async def test_a_turn_abandoned_before_its_start_leaves_no_record(tmp_path: path
         await asyncio.wait({turn})
         assert turn.cancelled()
         assert not mark.exists()
-        assert await store.list(KIND) == []
+        assert await store.list(FUNCTION_TURN) == []
         assert await say(agent, str(mark)) == "left"
         assert mark.exists()
         await agent.close("it is over")

@@ -12,7 +12,7 @@ import httpx2
 import psycopg
 import pytest
 
-from ramet.services.agent_types.llm import model_set
+from ramet.services.agent_types.llm.settings import MODEL
 from ramet.services.agent_types.llm.type import LlmType
 from ramet.services.contract import AgentSpec
 from ramet.services.contract import RunningAgent as Agent
@@ -147,7 +147,7 @@ async def test_an_agent_keeps_its_changed_model_after_takeover(
         await two.ask("DELETE", f"/v1/agents/{id}", key)
 
     assert [f'"content":"{number} "' in answer.text for number in (1, 2)] == [True, True], answer.text
-    assert await stores[1].list(model_set.KIND) == []
+    assert await stores[1].list(MODEL) == []
 
 
 async def test_streams_of_a_lost_agent_break_without_an_end_event(two_kernels: TwoKernels, postgres: Server) -> None:

@@ -18,10 +18,10 @@ from ramet import AgentRuntime, Limits, Policy, ScriptedModel
 from ramet.core.errors import Aborted, BusyError, InvalidValue, MailRefused, RametError, TaskFailed, Unknown
 from ramet.models.scripted.dialogue import Call, Fail, Hang, Say, Script
 from ramet.services.agent_types.bundle_operations import LoadBundle
+from ramet.services.agent_types.conversation_log import ConversationLog, ConversationTurn
 from ramet.services.agent_types.function.agent import FunctionAgent
 from ramet.services.agent_types.function.call import MAY_MISS
 from ramet.services.agent_types.function.invoke import call_inside
-from ramet.services.agent_types.function.turn_log import FunctionTurn, FunctionTurns
 from ramet.services.agent_types.function.type import FunctionInfo, FunctionType
 from ramet.services.agent_types.llm.agent import Compact, ListTools, SetModel
 from ramet.services.agent_types.llm.type import LlmInfo, LlmType
@@ -751,7 +751,7 @@ async def test_a_function_interrupted_by_a_kill_is_called_again(
         run = agent.run
     await read_to_end(answer)
     async with new_runtime(tmp_path, backend) as runtime:
-        late = FunctionTurns(await runtime.open_store(), "a-1")
+        late = ConversationLog(await runtime.open_store(), "a-1")
         await late.read()
         second_agent = await OURS.open(agent_spec(runtime, tmp_path / "ada", **start, run=run))
         assert isinstance(second_agent, FunctionAgent)
@@ -773,8 +773,8 @@ async def killed_after_the_call(
 ) -> AsyncIterator[tuple[FunctionAgent, str]]:
     """Yield an agent, and its run, as a kernel leaves them that was killed just after the call ended."""
     async with AgentRuntime(folder, backend="local") as runtime:
-        run, turns = runtime.mint(), FunctionTurns(await runtime.open_store(), "a-1")
-        await turns.write(FunctionTurn(number=1, run=run, asked="a b"))
+        run, turns = runtime.mint(), ConversationLog(await runtime.open_store(), "a-1")
+        await turns.write(ConversationTurn(number=1, run=run, asked="a b"))
         served_function = getattr(served_functions, name)
         args: tuple[Any, ...] = (served_function, "a b", []) if policy is not None else ("a b",)
         call = await runtime.spawn(call_inside if policy else served_function, args=args, policy=policy, run=run)

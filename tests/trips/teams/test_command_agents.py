@@ -312,7 +312,7 @@ async def test_a_new_kernel_gives_the_recorded_conversation_to_the_program(tmp_p
 
 async def test_an_endless_answer_fails_its_turn(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host keeps answers, so it bounds them. The next turn is answered."""
-    monkeypatch.setattr("ramet.services.agent_types.command_turns.MAX_ANSWER_CHARS", 1_000)
+    monkeypatch.setattr("ramet.services.agent_types.conversation_log.MAX_ANSWER_CHARS", 1_000)
     async with runtime_of(tmp_path, None) as runtime:
         start = agent_spec(runtime, tmp_path / "ada", None, argv=[PYTHON, "-c", PROGRAM], formats=["raw"])
         async with open_agent(start) as agent:

@@ -19,9 +19,9 @@ from ramet.core import events
 from ramet.core.errors import DefinitionMissing
 from ramet.core.events import Notice
 from ramet.core.outcome import Status
+from ramet.services.agent_types.conversation_log import ConversationLog, ConversationTurn
 from ramet.services.agent_types.function import invoke
 from ramet.services.agent_types.function.agent import FunctionAgent
-from ramet.services.agent_types.function.turn_log import FunctionTurn, FunctionTurns
 from ramet.services.client.client import Client
 from ramet.services.contract import SpawnedAgent
 from ramet.spawn.run.run import Run
@@ -120,9 +120,9 @@ async def test_a_history_that_is_too_long_is_cut_with_a_notice(
     """The function receives the newest part. Each turn records how much it received, and the log says so once."""
     long = 3 * 1024 * 1024
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
-        turns = FunctionTurns(store := await runtime.open_store(), "a-1")
+        turns = ConversationLog(store := await runtime.open_store(), "a-1")
         for number in range(1, 8):
-            finished_turn = FunctionTurn(
+            finished_turn = ConversationTurn(
                 number=number, run=f"r-{number}", asked=f"q {number}", said="x" * long, status=Status.COMPLETED
             )
             await turns.write(finished_turn)
@@ -154,8 +154,8 @@ async def test_a_turn_of_an_older_ramet_resumes_with_its_recorded_history(
         await asyncio.sleep(600)
 
     async with lost_runtime(tmp_path, backend) as runtime:
-        run, turns = runtime.mint(), FunctionTurns(await runtime.open_store(), "a-1")
-        await turns.write(FunctionTurn(number=1, run=run, asked="go"))
+        run, turns = runtime.mint(), ConversationLog(await runtime.open_store(), "a-1")
+        await turns.write(ConversationTurn(number=1, run=run, asked="go"))
         call.__name__ = served_function.__name__
         old = (invoke.call_inside, (served_function, "go", history)) if policy is not None else (call, ("go", history))
         await (await runtime.spawn(old[0], args=old[1], policy=policy, run=run)).run.context.wait_persisted()

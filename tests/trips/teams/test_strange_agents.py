@@ -175,7 +175,7 @@ ENDED: list[str] = []
 
 async def test_a_function_with_endless_output_is_stopped(folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The host keeps output, so it bounds the output. The turn fails, and the function ends."""
-    monkeypatch.setattr("ramet.services.agent_types.command_turns.MAX_ANSWER_CHARS", 1_000_000)
+    monkeypatch.setattr("ramet.services.agent_types.conversation_log.MAX_ANSWER_CHARS", 1_000_000)
     ENDED.clear()
     async with serving(folder, types={"echo": FunctionType([__name__])}, rules=IN_HOST) as echo_server:
         agent, nonce = await echo_server.agent(spawn_info={"function": f"{__name__}:endless"})

@@ -10,8 +10,7 @@ from functools import partial
 import pytest
 
 from ramet.core.errors import InvalidValue, NotYours, StoreFailed
-from ramet.services.agent_types import command_turns
-from ramet.services.agent_types.function import turn_log as function_turns
+from ramet.services.agent_types.conversation_log import COMMAND_TURN, FUNCTION_TURN
 from ramet.services.contract import SpawnedAgent
 from ramet.services.server.server import _forget
 from ramet.services.teams.tables import AGENT, TEAM
@@ -26,9 +25,9 @@ from tests.support.waiting import eventually
 #: Of what the store does and for which kind it fails: at each step of an end, in their order.
 STEPS = {
     "its part is freed": ("put", TEAM),
-    "its turns are listed": ("list", function_turns.KIND),
-    "its turns are removed": ("delete", function_turns.KIND),
-    "what it used is removed": ("delete", command_turns.KIND),
+    "its turns are listed": ("list", FUNCTION_TURN),
+    "its turns are removed": ("delete", FUNCTION_TURN),
+    "what it used is removed": ("delete", COMMAND_TURN),
     "its row is removed": ("delete", AGENT),
 }
 each_step = pytest.mark.parametrize("step", STEPS.values(), ids=STEPS.keys())
@@ -94,7 +93,7 @@ def clean_up_agents(site: Site, store: FailingStore) -> Site:
 
 async def add_turns(store: FailingStore, agent: SpawnedAgent) -> SpawnedAgent:
     """Return the agent after recording a turn in each kind of log."""
-    for kind in (function_turns.KIND, command_turns.KIND):
+    for kind in (FUNCTION_TURN, COMMAND_TURN):
         await store.put(kind, f"{agent.agent.id}/1", b"{}")
     return agent
 

@@ -13,7 +13,7 @@ from ramet.core.errors import Gone, ModelFailed
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import Chunk, ResumableAgent
 from ramet.services.errors import TakenOver
-from ramet.services.turns.log import CHUNKS_KIND, REQUEST_KIND, TurnLog, clear
+from ramet.services.turns.log import CHUNKS_KIND, REQUEST_KIND, TurnLog
 from ramet.services.turns.queue import TurnQueue
 from ramet.services.turns.turn import Turn
 from ramet.store.memory import MemoryStore
@@ -177,7 +177,9 @@ async def test_the_records_of_turns_are_removed_with_their_agent(store: MemorySt
     await read(turn_queue.turn(b"one", "words"))
     waits = turn_queue.turn(b"two wait three", "words")
     await eventually(lambda: waits.readable_number == 1)
-    await clear(store, "agent-1")
+    for kind in (REQUEST_KIND, CHUNKS_KIND):
+        for each in await store.list(kind, prefix="agent-1/"):
+            await store.delete(kind, each.key)
     running_agent.end.set_result(None)
     assert [each.kind for each in await read(waits)] == ["chunk", "error"], "its readers are told at once"
     await turn_queue.close()

@@ -1,9 +1,10 @@
-"""The end of a turn, as its reader gets it."""
+"""The end of a turn: its error as its reader gets it, and what it used of its agent's limits."""
 
 from __future__ import annotations
 
 import re
 
+from ramet.core.budget import RESOURCES, Limits
 from ramet.core.errors import Aborted, NeedsInput, OutputTooLarge, RametError, TaskFailed
 from ramet.core.outcome import ErrorInfo, Result, Status, Usage
 
@@ -31,7 +32,6 @@ def problem_of(result: Result, run: str) -> RametError | None:
 
 
 def used_since(before: Usage, now: Usage) -> Usage:
-    """Return the usage between two points in time."""
     return Usage(
         model_calls=now.model_calls - before.model_calls,
         tool_calls=now.tool_calls - before.tool_calls,
@@ -53,3 +53,12 @@ def resource_amounts(usage: Usage) -> dict[str, float]:
         "tool_calls": usage.tool_calls,
         "agents": usage.agents,
     }
+
+
+def remaining_limits(limits: Limits, usage: Usage) -> Limits:
+    """Return the limits of the next tree, after `usage` was permanently used. Time is limited per turn."""
+    amounts = resource_amounts(usage)
+    limit_values = {name: limit for name in RESOURCES if (limit := getattr(limits, name)) is not None}
+    return Limits(
+        seconds=limits.seconds, **{name: max(0, limit - amounts[name]) for name, limit in limit_values.items()}
+    )

@@ -25,9 +25,9 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.sandbox.sandboxes import BackendName
 from ramet.host.schedules.scheduler import AgentScheduler
 from ramet.isolation.contract import Backend
-from ramet.services.agent_types import command_turns
-from ramet.services.agent_types.function import turn_log
-from ramet.services.agent_types.llm import model_set, restart
+from ramet.services.agent_types.conversation_log import COMMAND_TURN, FUNCTION_TURN
+from ramet.services.agent_types.llm.restart import USED
+from ramet.services.agent_types.llm.settings import MODEL
 from ramet.services.agent_types.registry import create_default_types
 from ramet.services.contract import AgentType
 from ramet.services.http.connections import Bounds, HttpServer
@@ -43,7 +43,7 @@ from ramet.services.server.initial_teams import reserve
 from ramet.services.server.operator_token import TOKEN, operator_token
 from ramet.services.teams.needed_trees import needed_trees
 from ramet.services.teams.service import AgentSpawnerService
-from ramet.services.turns.log import TurnLog, clear
+from ramet.services.turns.log import CHUNKS_KIND, REQUEST_KIND, TurnLog
 from ramet.services.turns.queue import TurnLimits
 from ramet.services.turns.service import AgentService
 from ramet.store.contract import Store
@@ -368,11 +368,11 @@ def _name_of(backend: BackendName | Backend | None) -> str:
 async def _forget(store: Store, registries: Registries, agent: str) -> None:
     """Remove all that an agent's type and conversation stored for a removed agent, and its states."""
     await registries.remove_state(agent)
-    await clear(store, agent)
-    await turn_log.clear(store, agent)
-    await command_turns.clear(store, agent)
-    await model_set.clear(store, agent)
-    await restart.clear(store, agent)
+    for kind in (REQUEST_KIND, CHUNKS_KIND, FUNCTION_TURN, COMMAND_TURN):
+        for each in await store.list(kind, prefix=f"{agent}/"):
+            await store.delete(kind, each.key)
+    for kind in (MODEL, USED):
+        await store.delete(kind, agent)
 
 
 @contextlib.contextmanager

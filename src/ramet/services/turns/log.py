@@ -48,7 +48,6 @@ class LoggedTurn(Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """True if the turn has ended."""
         return bool(self.chunks) and self.chunks[-1].kind != "chunk"
 
 
@@ -70,7 +69,6 @@ class TurnLog:
         self._versions[turn.place] = await self._put(REQUEST_KIND, self._key(turn.place), data, version)
 
     async def record_chunks(self, position: int, chunks: Sequence[Chunk]) -> None:
-        """Record chunks of a turn."""
         data = msgspec.msgpack.encode([_StoredChunk(each.kind, each.body) for each in chunks])
         key = self._key(position, chunks[0].number)
         await self._put(CHUNKS_KIND, key, data, 0)
@@ -122,10 +120,3 @@ class TurnLog:
 def _numbers(key: str) -> tuple[int, int]:
     position, first = key.split("/")[-2:]
     return int(position), int(first)
-
-
-async def clear(store: Store, agent: str) -> None:
-    """Remove all records of the turns of an agent that was removed."""
-    for kind in (REQUEST_KIND, CHUNKS_KIND):
-        for each in await store.list(kind, prefix=f"{agent}/"):
-            await store.delete(kind, each.key)

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Annotated, Any
 
+import msgspec
 from msgspec import Meta, Raw, Struct
 
 from ramet.concurrency.deadline import run_shielded, wait_with_timeout
@@ -21,15 +22,23 @@ from ramet.core.errors import (
     ProtocolError,
     RametError,
     SpawnRefused,
+    StoreFailed,
     TaskFailed,
     Unknown,
 )
 from ramet.core.outcome import NO_USAGE, ErrorInfo, Status
+from ramet.services.agent_types.answer_writer import AnswerWriter
 from ramet.services.agent_types.command.process import StartedProgram
 from ramet.services.agent_types.command.process_calls import Calls
 from ramet.services.agent_types.command.process_end import NOT_STARTED, end_error, status_of, stderr_tail
 from ramet.services.agent_types.command.replies import TurnReply
-from ramet.services.agent_types.command_turns import AnswerText, CommandTurn, CommandTurnLog
+from ramet.services.agent_types.conversation_log import (
+    HISTORY_BYTES,
+    AnswerText,
+    ConversationLog,
+    ConversationTurn,
+    Message,
+)
 from ramet.services.agent_types.outcome import resource_amounts
 from ramet.services.contract import AgentSpec
 from ramet.services.formats.registry import format_of
@@ -41,8 +50,6 @@ _log = logging.getLogger("ramet.services")
 
 #: The time that a program has to end by itself after its stdin was closed.
 LEAVE_S = 1.0
-#: The start message contains at most this much of the newest part of the earlier conversation.
-_START_BYTES = 4 * 1024 * 1024
 
 
 class CallProgram(Struct, forbid_unknown_fields=True):
@@ -61,7 +68,7 @@ class CommandAgent:
     """A conversation with one program. Call `begin` first; call `close` in the end, also if `begin` raises."""
 
     def __init__(
-        self, spec: AgentSpec, turns: CommandTurnLog, program: StartedProgram, isolation: str, seconds: float | None
+        self, spec: AgentSpec, turns: ConversationLog, program: StartedProgram, isolation: str, seconds: float | None
     ):
         """Serve a program that was started. `turns` are the earlier turns; `seconds` limits the time of one turn."""
         self.isolation, self.run = isolation, program.handle.id
@@ -139,7 +146,7 @@ class CommandAgent:
             reply.abandon()
             if not reply.is_over:
                 self._send_interrupt(reply)
-            await run_shielded(self._turns.append(CommandTurn(asked=text, said=text_log.text), self.run))
+            await run_shielded(self._record(text, text_log.text))
 
     async def interrupt(self) -> None:
         """Ask the program to end the active turn. The program and its history remain."""
@@ -176,7 +183,7 @@ class CommandAgent:
 
     async def history(self) -> Sequence[Mapping[str, Any]]:
         """Return `role` (user, assistant) and `content` of each message, as this host received them."""
-        return self._turns.history()
+        return self._turns.recent_history()
 
     def usage(self) -> Mapping[str, float]:
         """Return the usage of the program's tree. The program's own usage is unknown."""
@@ -275,23 +282,33 @@ class CommandAgent:
                 yield piece
             return
         created = int(self._clock.now().timestamp())
-        writer = format_of(format).Writer(f"{self.run}-{reply.number}", self._name, created)
-        for chunk in writer.begin():
+        answer = AnswerWriter(format, f"{self.run}-{reply.number}", self._name, created)
+        for chunk in answer.begin():
             yield chunk
         while (piece := await reply.next()) is not None:
-            if text := decoder.decode(piece):
-                text_log.add(text)
-                for chunk in writer.text(text):
-                    yield chunk
-        for chunk in writer.end(NO_USAGE):
+            text = decoder.decode(piece)
+            text_log.add(text)
+            for chunk in answer.text(text):
+                yield chunk
+        for chunk in answer.end(NO_USAGE):
             yield chunk
+
+    async def _record(self, asked: str, said: str) -> None:
+        """Record a turn that has ended. A turn that cannot be stored stays in memory only, and is logged."""
+        number = self._turns.newest_number + 1
+        turn = ConversationTurn(number=number, run=self.run, asked=asked, said=said, status=Status.COMPLETED)
+        try:
+            await self._turns.write(turn)
+        except StoreFailed as problem:
+            _log.error("a turn of agent %s could not be recorded: %s", self._spec.id, problem)
+            self._turns.add(turn)
 
     # ----
 
     def _send_start(self) -> None:
         spec = self._spec
         start = command_protocol.Start(protocol=command_protocol.VERSION, agent=spec.id, name=spec.name, path=spec.path)
-        self._line.send(start, self._turns.newest(_START_BYTES))
+        self._line.send(start, _newest(self._turns.recent_history(), HISTORY_BYTES))
 
     async def _wait_ready_or_ended(self) -> None:
         waits: set[asyncio.Future[Any]] = {self._ready, self._serve_task}
@@ -334,3 +351,13 @@ class CommandAgent:
                 "spawn_info.argv", self._spec.info.argv[0], f"a program that can be started ({message})"
             )
         return SpawnRefused("spawn_info.argv", f"the program did not become ready: {message}")
+
+
+def _newest(messages: Sequence[Message], limit: int) -> bytes:
+    """Return the end of the messages as JSON: whole messages, at most `limit` bytes."""
+    parts, size = [msgspec.json.encode(each) for each in messages], 2
+    first = len(parts)
+    while first and size + len(parts[first - 1]) + 1 <= limit:
+        first -= 1
+        size += len(parts[first]) + 1
+    return b"[" + b",".join(parts[first:]) + b"]"

@@ -58,7 +58,6 @@ class Calls:
             answer.set_exception(TaskFailed(f"the answer of the program is not JSON: {problem}"))
 
     def fail(self, error: RametError) -> None:
-        """Fail all open operations with this error."""
         for answer in self._open.values():
             if not answer.done():
                 answer.set_exception(error)

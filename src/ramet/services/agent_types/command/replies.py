@@ -53,7 +53,6 @@ class TurnReply:
         return self._pieces.popleft()
 
     def abandon(self) -> None:
-        """Stop reading."""
         self._is_abandoned = True
         self._pieces.clear()
         self._has_space.set()

@@ -14,7 +14,7 @@ from ramet.core.errors import DefinitionMissing, InvalidValue
 from ramet.core.policy.policy import Policy, resolve_root_policy, secrets_of, variables_of
 from ramet.services.agent_types.command.agent import CallProgram, CommandAgent, Log
 from ramet.services.agent_types.command.process import StartedProgram, start_in_host, start_inside
-from ramet.services.agent_types.command_turns import CommandTurnLog
+from ramet.services.agent_types.conversation_log import COMMAND_TURN, ConversationLog
 from ramet.services.agent_types.sandbox import isolation_of, policy_of
 from ramet.services.contract import AgentSpec, RunningAgent
 from ramet.services.formats.registry import FORMATS
@@ -99,7 +99,7 @@ class CommandType:
         """
         policy = policy_of(spec)
         isolation = await isolation_of(spec.runtime, policy)
-        turns = CommandTurnLog(await spec.runtime.open_store(), spec.id)
+        turns = ConversationLog(await spec.runtime.open_store(), spec.id, COMMAND_TURN)
         if spec.run:
             await turns.read()
             await _end_leftover_tree(spec, policy)

@@ -22,15 +22,15 @@ from ramet.core.policy.decision import clamp_grant
 from ramet.core.policy.policy import Policy, resolve_root_policy, secrets_of, variables_of
 from ramet.host.safety.gate import SafetyGate
 from ramet.services.agent_types import bundle_operations
+from ramet.services.agent_types.answer_writer import AnswerWriter
 from ramet.services.agent_types.bundle_operations import LoadBundle, UnloadBundle
+from ramet.services.agent_types.conversation_log import HISTORY_BYTES, ConversationLog, ConversationTurn
 from ramet.services.agent_types.function import invoke
 from ramet.services.agent_types.function.call import RunningCall
-from ramet.services.agent_types.function.turn_log import HISTORY_BYTES, FunctionTurn, FunctionTurns
 from ramet.services.agent_types.imports import FunctionReference
-from ramet.services.agent_types.llm.restart import remaining_limits
-from ramet.services.agent_types.outcome import resource_amounts
+from ramet.services.agent_types.outcome import remaining_limits, resource_amounts
 from ramet.services.contract import AgentSpec
-from ramet.services.formats.registry import Format, format_of
+from ramet.services.formats.registry import format_of
 from ramet.spawn.handle import Handle
 from ramet.spawn.run.run import Run
 
@@ -43,13 +43,15 @@ _NOT_RESUMABLE = (DefinitionMissing, BusyError, Expired)
 class FunctionAgent:
     """A conversation with a function. The calls share only the conversation: each call has a new sandbox."""
 
+    tree = ""  #: it has no tree of its own, since each turn is a tree
+
     def __init__(
         self,
         spec: AgentSpec,
         function: Callable[..., Any] | FunctionReference,
         policy: Policy | None,
         isolation: str,
-        turns: FunctionTurns,
+        turns: ConversationLog,
         gate: SafetyGate | None = None,
     ) -> None:
         """Serve a function, which is a reference if only its sandbox can import it. `turns` are not read yet."""
@@ -77,25 +79,17 @@ class FunctionAgent:
 
     # ---- turns
 
-    async def turn(self, body: bytes, format: str) -> AsyncGenerator[bytes]:
-        """Answer the last message of a body. Leaving the iteration interrupts the turn.
+    def turn(self, body: bytes, format: str) -> AsyncGenerator[bytes]:
+        """Answer the last message of a body; see `RunningAgent.turn`.
 
-        Raises InvalidValue for an invalid body. After the text that was sent, raises Aborted if the turn was
-        interrupted, TaskFailed with the turn's status if the turn failed, and OutputTooLarge if the answer is too long.
+        After the text that was sent, raises Aborted if the turn was interrupted, TaskFailed with the turn's status if
+        the turn failed, and OutputTooLarge if the answer is too long.
         """
-        async with aclosing(self._new_turn(body, format_of(format), ())) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        return self._new_turn(body, format, ())
 
     @property
     def turns_taken(self) -> int:
-        """Return the number of recorded turns, including an active one."""
         return self._turns.newest_number
-
-    @property
-    def tree(self) -> str:
-        """Return "": the agent has no tree of its own, since each turn is a tree."""
-        return ""
 
     @property
     def restarts_turn(self) -> bool:
@@ -113,14 +107,13 @@ class FunctionAgent:
         Yields the chunks after those of `sent_chunks`. Leaving the iteration interrupts the turn. Raises like `turn`.
         Raises Aborted if the turn cannot be continued, and Damaged, StoreFailed.
         """
-        shape, resumed_call = format_of(format), self._resumed_call
-        self._resumed_call = None
+        resumed_call, self._resumed_call = self._resumed_call, None
         if number > self._turns.newest_number:  # Its call was not recorded.
-            reply = self._new_turn(body, shape, sent_chunks)
+            reply = self._new_turn(body, format, sent_chunks)
         elif resumed_call is not None and resumed_call.turn.number == number:
-            reply = self._reply(resumed_call, shape, sent_chunks)
+            reply = self._reply(resumed_call, format, sent_chunks)
         elif (ended_turn := await self._turns.of(number)) is not None:
-            reply = self._reply(RunningCall.of_ended_turn(ended_turn), shape, sent_chunks)
+            reply = self._reply(RunningCall.of_ended_turn(ended_turn), format, sent_chunks)
         else:
             raise Bug(f"turn {number} is not recorded, but later turns are")
         async with aclosing(reply) as chunks:
@@ -128,16 +121,13 @@ class FunctionAgent:
                 yield chunk
 
     async def interrupt(self) -> None:
-        """Interrupt the active turn. The agent and its history remain."""
         if self._call is not None:
             await self._call.cancel("it was interrupted")
 
     async def mail(self, text: str) -> None:
-        """Refuse the message. Raises MailRefused."""
         raise MailRefused(self._spec.path, "it is a function and reads no mail")
 
     async def close(self, reason: str) -> None:
-        """End the agent and all runs below it, and wait until they have ended. Idempotent."""
         if not self.end.done():
             self.end.set_result(None)
         if self._begin_task is not None:
@@ -165,14 +155,14 @@ class FunctionAgent:
 
     # ---- a turn
 
-    async def _new_turn(self, body: bytes, shape: Format, sent_chunks: Sequence[bytes]) -> AsyncGenerator[bytes]:
-        text = shape.read(body).encode("utf-8", "replace").decode()
+    async def _new_turn(self, body: bytes, format: str, sent_chunks: Sequence[bytes]) -> AsyncGenerator[bytes]:
+        text = format_of(format).read(body).encode("utf-8", "replace").decode()
         self._resumed_call = None
         if self._call is not None:  # A turn that an earlier server began, without a reader.
             await self._call.wait_ended()
         if self.end.done():
             raise _ended_error()
-        turn = FunctionTurn(number=self._turns.newest_number + 1, run=self._spec.runtime.mint(), asked=text)
+        turn = ConversationTurn(number=self._turns.newest_number + 1, run=self._spec.runtime.mint(), asked=text)
         call = RunningCall(turn, self._keep)
         self._begin_task = asyncio.create_task(self._begin(call), name=f"ramet begins {turn.run}")
         try:
@@ -182,7 +172,7 @@ class FunctionAgent:
             if is_being_cancelled():
                 raise
             raise _ended_error() from None
-        async with aclosing(self._reply(call, shape, sent_chunks)) as chunks:
+        async with aclosing(self._reply(call, format, sent_chunks)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -199,33 +189,29 @@ class FunctionAgent:
         call.attach(handle)
         self._call, self.run = call, call.turn.run
 
-    async def _reply(self, call: RunningCall, shape: Format, sent_chunks: Sequence[bytes]) -> AsyncGenerator[bytes]:
+    async def _reply(self, call: RunningCall, format: str, sent_chunks: Sequence[bytes]) -> AsyncGenerator[bytes]:
         """Yield the answer of a call after those of `sent_chunks`. Raises the error that the call ends with."""
-        new_writer = shape.Writer(
-            call.turn.run, _name_of(self._function), int(self._spec.runtime.clock.now().timestamp())
-        )
-        writer, first = shape.writer_of(sent_chunks[0]) if sent_chunks else new_writer, new_writer.begin()
-        texts = [shape.text_of(each) for each in sent_chunks[len(first) :]]
-        sent_text, pieces_text = "".join(texts), list[str]()
+        created = int(self._spec.runtime.clock.now().timestamp())
+        answer = AnswerWriter(format, call.turn.run, _name_of(self._function), created, sent_chunks)
+        sent_text, pieces_text = answer.sent_text, list[str]()
         try:
-            for chunk in first[len(sent_chunks) :]:
+            for chunk in answer.begin():
                 yield chunk
             async with aclosing(call.text(sent_text)) as pieces:
                 async for piece in pieces:
                     if sent_text:
                         pieces_text.append(piece)
-                    for chunk in writer.text(piece):
+                    for chunk in answer.text(piece):
                         yield chunk
         finally:
             if not call.is_over:
                 await call.cancel("its reader disconnected")
         full_text = "".join((sent_text, *pieces_text))
-        if (
-            sent_text and call.place != "from the beginning" and full_text != call.turn.said
-        ):  # The call ended before this kernel read its output.
+        # The call may have ended before this kernel read its output.
+        if sent_text and call.place != "from the beginning" and full_text != call.turn.said:
             await self._turns.write(replace(call.turn, said=full_text))
         call.check()
-        for chunk in writer.end(call.turn.used)[texts.count("") :]:
+        for chunk in answer.end(call.turn.used):
             yield chunk
 
     async def _start(self, call: RunningCall) -> Handle:
@@ -251,7 +237,7 @@ class FunctionAgent:
             state_owner=self._spec.id,
         )
 
-    async def _resume_call(self, turn: FunctionTurn) -> RunningCall | None:
+    async def _resume_call(self, turn: ConversationTurn) -> RunningCall | None:
         """Return the turn's call, active or ended; None if the call never began. Raises StoreFailed."""
         call, runtime = RunningCall(turn, self._keep), self._spec.runtime
         self.run = turn.run
@@ -316,7 +302,7 @@ class FunctionAgent:
         assert not isinstance(self._function, FunctionReference), "the code of an image is called in a sandbox"
         return as_agent(_bind(self._function, call.pieces.put))
 
-    async def _keep(self, turn: FunctionTurn) -> None:
+    async def _keep(self, turn: ConversationTurn) -> None:
         """Store a turn that has ended, and add its usage, however it ended."""
         self._usage += turn.used
         await self._turns.write(turn)

@@ -13,9 +13,8 @@ from msgspec.structs import replace
 from ramet.core.errors import NotShippable, RametError
 from ramet.core.events import SandboxStarted
 from ramet.core.outcome import Result, Status
-from ramet.services.agent_types import command_turns
-from ramet.services.agent_types.command_turns import AnswerText
-from ramet.services.agent_types.function.turn_log import FunctionTurn
+from ramet.services.agent_types import conversation_log
+from ramet.services.agent_types.conversation_log import AnswerText, ConversationTurn
 from ramet.services.agent_types.llm.resume_turn import ReplayFilter
 from ramet.services.agent_types.outcome import problem_of
 from ramet.services.problems import error_of, public_message
@@ -44,9 +43,8 @@ class Pieces:
 
     def put(self, text: str) -> None:
         """Add text. May be called from any thread."""
-        if (
-            self.size <= command_turns.MAX_ANSWER_CHARS
-        ):  # Otherwise the text is too long already, and the rest is dropped.
+        # Otherwise the text is too long already, and the rest is dropped.
+        if self.size <= conversation_log.MAX_ANSWER_CHARS:
             self.size += len(text)
             self._loop.call_soon_threadsafe(self._queue.put_nowait, _unicode(text))
 
@@ -60,16 +58,13 @@ class Pieces:
 
 
 class RunningCall:
-    """A call that was begun here, or has ended elsewhere. `keep` stores its end before its reader sees the
-    end.
-    """
+    """A call that was begun here, or has ended elsewhere. `keep` stores its end before its reader sees the end."""
 
-    def __init__(self, turn: FunctionTurn, keep: Callable[[FunctionTurn], Awaitable[None]]) -> None:
+    def __init__(self, turn: ConversationTurn, keep: Callable[[ConversationTurn], Awaitable[None]]) -> None:
         self.turn, self.pieces = turn, Pieces()
         self.place: Place = "from the beginning"
-        self.survives_kernel = (
-            False  #: whether its sandbox outlives its kernel: another kernel can then continue the call
-        )
+        #: whether its sandbox outlives its kernel: another kernel can then continue the call
+        self.survives_kernel = False
         self.problem: RametError | None = None
         self.is_over = False
         self._keep = keep
@@ -82,10 +77,10 @@ class RunningCall:
         self._handle: Handle | None = None
 
     @classmethod
-    def of_ended_turn(cls, turn: FunctionTurn) -> RunningCall:
+    def of_ended_turn(cls, turn: ConversationTurn) -> RunningCall:
         """Return a call that has ended, from its stored turn."""
 
-        async def keep(_: FunctionTurn) -> None:
+        async def keep(_: ConversationTurn) -> None:
             """Do nothing: the turn is stored already."""
 
         call = cls(turn, keep)
@@ -132,9 +127,8 @@ class RunningCall:
         watch_task = asyncio.create_task(self._watch(handle, is_placed), name=f"ramet watches {handle.id}")
         try:
             if was_begun and handle.run.grant is not None:
-                await (
-                    is_placed.wait()
-                )  # The place of the text (continued or begun again) must be known before the text.
+                # The place of the text (continued or begun again) must be known before the text.
+                await is_placed.wait()
             try:
                 while (piece := await self.pieces.next()) is not None:
                     if piece:
@@ -233,7 +227,6 @@ class _SentText:
         self._is_at_line_start = is_again or not before or before.endswith("\n")
 
     def pass_on(self, piece: str) -> str:
-        """Return the new part of the next piece."""
         if not piece:
             return ""
         self._is_at_line_start = piece.endswith("\n")
@@ -245,7 +238,6 @@ class _SentText:
 
 
 def _text_of(result: Result) -> str:
-    """Return the function's return value as text. Raises NotShippable."""
     value = result.value
     if value is None:
         return ""

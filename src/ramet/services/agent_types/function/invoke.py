@@ -41,7 +41,6 @@ def begin(function: Callable[..., Any], text: str, history: History) -> Any:
 
 
 def takes_history(function: Callable[..., Any]) -> bool:
-    """Return whether the function takes a second positional argument."""
     try:
         inspect.signature(function).bind("", [])
     except (TypeError, ValueError):

@@ -11,8 +11,8 @@ from ramet.core.errors import InvalidValue
 from ramet.host.safety.gate import SafetyGate
 from ramet.services.agent_types import imports
 from ramet.services.agent_types.bundle_operations import LoadBundle, UnloadBundle
+from ramet.services.agent_types.conversation_log import ConversationLog
 from ramet.services.agent_types.function.agent import FunctionAgent
-from ramet.services.agent_types.function.turn_log import FunctionTurns
 from ramet.services.agent_types.gates import gate_of
 from ramet.services.agent_types.imports import FunctionReference
 from ramet.services.agent_types.sandbox import isolation_of, policy_of
@@ -64,7 +64,7 @@ class FunctionType:
         policy = policy_of(spec)
         function = self._function(spec)
         isolation = await isolation_of(spec.runtime, policy)
-        turns = FunctionTurns(await spec.runtime.open_store(), spec.id)
+        turns = ConversationLog(await spec.runtime.open_store(), spec.id)
         agent = FunctionAgent(spec, function, policy, isolation, turns, await _gate(spec))
         await agent.restore()
         return agent

@@ -20,8 +20,8 @@ from ramet.core.outcome import ErrorInfo, Result, Status, Usage
 from ramet.host.session import Session
 from ramet.host.trees import reconfigure
 from ramet.services.agent_types import bundle_operations
+from ramet.services.agent_types.answer_writer import AnswerWriter
 from ramet.services.agent_types.bundle_operations import LoadBundle, UnloadBundle
-from ramet.services.agent_types.llm import model_set
 from ramet.services.agent_types.llm.resume_turn import ReplayFilter, ResumedTurn
 from ramet.services.agent_types.llm.settings import AgentSettings
 from ramet.services.agent_types.outcome import problem_of, resource_amounts, used_since
@@ -58,6 +58,8 @@ class Compact(Struct, forbid_unknown_fields=True):
 class LlmAgent:
     """An agent of the type "llm": one conversation."""
 
+    restarts_turn = False  #: no other kernel begins a turn again, since its text and actions are recorded
+
     def __init__(
         self,
         session: Session,
@@ -73,7 +75,8 @@ class LlmAgent:
         of earlier trees.
         """
         self.isolation = isolation
-        self._session, self._clock, self._gateway = session, spec.runtime.clock, spec.runtime.gateway
+        self.run = self.tree = session.id
+        self._session, self._clock = session, spec.runtime.clock
         self._show_tools: bool = spec.info.show_tools
         self._model, self._settings, self._spec = model, settings, spec
         self._root = session.handle(session.id).run
@@ -85,64 +88,31 @@ class LlmAgent:
         self._turn_stream = session.listen() if session.id == spec.run else None
         self._root.recorded_end().add_done_callback(lambda end: self._on_run_ended(end.result()))
 
-    @property
-    def run(self) -> str:
-        """Return the id of the root of the agent's tree."""
-        return self._session.id
-
     # ---- turns
 
     async def turn(self, body: bytes, format: str) -> AsyncGenerator[bytes]:
-        """Answer the last message of a body. Leaving the iteration interrupts the turn.
+        """Answer the last message of a body; see `RunningAgent.turn`.
 
-        Raises InvalidValue for an invalid body. After the text that was sent, raises Aborted if the turn was
-        interrupted, and TaskFailed with the turn's status if the turn failed.
+        After the text that was sent, raises Aborted if the turn was interrupted, and TaskFailed with the turn's status
+        if the turn failed.
         """
-        shape = format_of(format)
-        text = shape.read(body)
+        text = format_of(format).read(body)
         await self._wait_idle()
         previous_usage = self._session.usage
-        created = int(self._clock.now().timestamp())
-        writer = shape.Writer(f"{self.run}-{self._root.turns + 1}", self._root.model, created)
-        assembler = TextAssembler(self._show_tools)
-        has_begun = False
-        async with aclosing(self._session.submit_message(text)) as items:
-            async for item in items:
-                if not has_begun:
-                    has_begun = True
-                    for chunk in writer.begin():
-                        yield chunk
-                if isinstance(item, SandboxStarted):
-                    self.isolation = item.level
-                if piece := assembler.piece(item):
-                    for chunk in writer.text(piece):
-                        yield chunk
-        result = self._session.result
-        if result is None:
-            raise Aborted("the agent ended before it answered")
-        problem = problem_of(result, self.run)
-        if problem is not None:
-            raise problem
-        if remaining := assembler.rest(result):
-            for chunk in writer.text(remaining):
+
+        def end() -> tuple[Result, Usage]:
+            if self._session.result is None:
+                raise Aborted("the agent ended before it answered")
+            return self._session.result, used_since(previous_usage, self._session.usage)
+
+        answer = self._answer_writer(format, self._root.turns + 1)
+        async with aclosing(self._write(answer, self._session.submit_message(text), end)) as chunks:
+            async for chunk in chunks:
                 yield chunk
-        for chunk in writer.end(used_since(previous_usage, self._session.usage), self._stop_reason()):
-            yield chunk
 
     @property
     def turns_taken(self) -> int:
-        """Return the number of recorded turns, including an active one."""
         return self._root.turns
-
-    @property
-    def tree(self) -> str:
-        """Return the id of the session's tree."""
-        return self.run
-
-    @property
-    def restarts_turn(self) -> bool:
-        """Return False: no other kernel begins a turn again, since its text and actions are recorded."""
-        return False
 
     async def resume_turn(
         self, number: int, body: bytes, format: str, sent_chunks: Sequence[bytes]
@@ -157,45 +127,21 @@ class LlmAgent:
                 async for chunk in chunks:
                     yield chunk
             return
-        shape, journal = format_of(format), self._spec.runtime.journal
+        journal = self._spec.runtime.journal
         assert journal is not None, "a turn cannot be resumed if it was never recorded"
-        created = int(self._clock.now().timestamp())
-        new = shape.Writer(f"{self.run}-{number}", self._root.model, created)
-        writer, first = shape.writer_of(sent_chunks[0]) if sent_chunks else new, new.begin()
-        for chunk in first[len(sent_chunks) :]:
-            yield chunk
-        texts = [shape.text_of(each) for each in sent_chunks[len(first) :]]
         turn = ResumedTurn(self._session, journal.store, self._turn_stream, number)
-        assembler, replay_filter = TextAssembler(self._show_tools), ReplayFilter("".join(texts), BEGINS_AGAIN)
-        is_over = False
-        try:
-            async with aclosing(turn.items()) as items:
-                async for item in items:
-                    if isinstance(item, SandboxStarted):
-                        self.isolation = item.level
-                    if isinstance(item, MessageDiscarded) and replay_filter.reset():
-                        continue
-                    if (piece := assembler.piece(item)) and (piece := replay_filter.feed(piece)):
-                        for chunk in writer.text(piece):
-                            yield chunk
-                    if isinstance(item, MessageRecorded | ToolStarted | MessageDiscarded):
-                        replay_filter.begin()
-            is_over = True
-        finally:
-            self._close_turn_stream()
-            if not is_over:
-                await self.interrupt()
-        result = turn.result or Result(status=Status(turn.status), value=self._newest_text())
-        if (problem := problem_of(result, self.run)) is not None:
-            raise problem
-        for piece in (replay_filter.rest(), replay_filter.feed(assembler.rest(result))):
-            for chunk in writer.text(piece) if piece else ():
-                yield chunk
-        for chunk in writer.end(turn.usage, self._stop_reason())[texts.count("") :]:
+
+        def end() -> tuple[Result, Usage]:
+            return turn.result or Result(status=Status(turn.status), value=self._newest_text()), turn.usage
+
+        answer = self._answer_writer(format, number, sent_chunks)
+        for chunk in answer.begin():
             yield chunk
+        async with aclosing(self._write(answer, self._resumed_items(turn), end)) as chunks:
+            async for chunk in chunks:
+                yield chunk
 
     async def interrupt(self) -> None:
-        """Interrupt the active turn. The agent and its history remain."""
         await self._session.interrupt("it was interrupted")
 
     async def mail(self, text: str) -> None:
@@ -203,11 +149,9 @@ class LlmAgent:
         self._session.send(text)
 
     async def mail_once(self, text: str, dedupe_s: float) -> None:
-        """Send a message like `mail`, unless it equals one of the last `dedupe_s` seconds. Raises MailRefused."""
         self._session.send(text, dedupe_s=dedupe_s)
 
     async def close(self, reason: str) -> None:
-        """End the agent and all runs below it, and wait until they have ended. Idempotent."""
         self._closing = True
         await self._session.close(reason)
         if not self.end.done():
@@ -238,9 +182,7 @@ class LlmAgent:
                 return await bundle_operations.change(self._spec, operation, self._settings.check, self._settings.apply)
             case SetModel():
                 self._spec.rules.check_model("model", operation.model)
-                name = reconfigure.set_model(self._root, self._model(operation.model), self._gateway)
-                await model_set.write(self._spec, self.run, operation.model)
-                return {"model": name}
+                return {"model": await self._settings.set_model(operation.model, self._model(operation.model))}
             case Compact():
                 return {"compacted": await self._compact(), "messages": len(self._session.messages)}
         raise Bug(f"an operation that was not declared: {type(operation).__name__}")
@@ -256,6 +198,52 @@ class LlmAgent:
             self._compaction = None
 
     # ----
+
+    def _answer_writer(self, format: str, number: int, sent_chunks: Sequence[bytes] = ()) -> AnswerWriter:
+        created = int(self._clock.now().timestamp())
+        return AnswerWriter(format, f"{self.run}-{number}", self._root.model, created, sent_chunks)
+
+    async def _write(
+        self,
+        answer: AnswerWriter,
+        items: AsyncGenerator[AIMessageChunk | Event],
+        end: Callable[[], tuple[Result, Usage]],
+    ) -> AsyncGenerator[bytes]:
+        """Yield the chunks of an answer. `end` returns the result and the usage of the turn after its last item."""
+        assembler, replay_filter = TextAssembler(self._show_tools), ReplayFilter(answer.sent_text, BEGINS_AGAIN)
+        async with aclosing(items):
+            async for item in items:
+                for chunk in answer.begin():
+                    yield chunk
+                if isinstance(item, SandboxStarted):
+                    self.isolation = item.level
+                if isinstance(item, MessageDiscarded) and replay_filter.reset():
+                    continue
+                for chunk in answer.text(replay_filter.feed(assembler.piece(item))):
+                    yield chunk
+                if isinstance(item, MessageRecorded | ToolStarted | MessageDiscarded):
+                    replay_filter.begin()
+        result, usage = end()
+        if (problem := problem_of(result, self.run)) is not None:
+            raise problem
+        for piece in (replay_filter.rest(), replay_filter.feed(assembler.rest(result))):
+            for chunk in answer.text(piece):
+                yield chunk
+        for chunk in answer.end(usage, self._stop_reason()):
+            yield chunk
+
+    async def _resumed_items(self, turn: ResumedTurn) -> AsyncGenerator[AIMessageChunk | Event]:
+        """Yield the items of a turn that another kernel began. Leaving the iteration interrupts the turn."""
+        is_over = False
+        try:
+            async with aclosing(turn.items()) as items:
+                async for item in items:
+                    yield item
+            is_over = True
+        finally:
+            self._close_turn_stream()
+            if not is_over:
+                await self.interrupt()
 
     async def _wait_idle(self) -> None:
         """Wait until a compaction has ended, and until the turn that a killed server began has ended."""

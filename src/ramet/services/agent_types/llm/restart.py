@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 from langchain_core.messages import BaseMessage
 
-from ramet.core.budget import RESOURCES, Limits
 from ramet.core.errors import Damaged, Unknown
 from ramet.core.outcome import NO_USAGE, Usage
 from ramet.host.recovery.resume import fork_point, resolve_inputs
 from ramet.host.safety.gate import SafetyGate
-from ramet.services.agent_types.outcome import resource_amounts
 from ramet.services.contract import AgentSpec
 from ramet.store.contract import Store
 
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
 #: The kind of the documents with the usage of each ended tree of an agent, by the id of its root.
-KIND: Final = "agent used"
+USED: Final = "agent used"
 
 
 class PreviousUsage:
@@ -42,24 +40,19 @@ class PreviousUsage:
         """
         if run not in self._usage_by_root:
             data = msgspec.json.encode({**self._usage_by_root, run: usage})
-            self._version = (await self._store.put(KIND, self._agent, data, expected=self._version)).version
+            self._version = (await self._store.put(USED, self._agent, data, expected=self._version)).version
             self._usage_by_root[run] = usage
 
 
 async def previous_usage(spec: AgentSpec) -> PreviousUsage:
     """Return the stored usage of the agent's ended trees. Raises Damaged, StoreFailed."""
     store = await spec.runtime.open_store()
-    document = await store.get(KIND, spec.id) if spec.run else None  # A new agent has no earlier trees.
+    document = await store.get(USED, spec.id) if spec.run else None  # A new agent has no earlier trees.
     try:
         usage_by_root = msgspec.json.decode(document.data, type=dict[str, Usage]) if document is not None else {}
     except (msgspec.DecodeError, UnicodeError) as problem:
-        raise Damaged(KIND, spec.id, str(problem)) from None
+        raise Damaged(USED, spec.id, str(problem)) from None
     return PreviousUsage(store, spec.id, usage_by_root, document.version if document is not None else 0)
-
-
-async def clear(store: Store, agent: str) -> None:
-    """Delete the stored usage."""
-    await store.delete(KIND, agent)
 
 
 async def previous_messages(
@@ -79,12 +72,3 @@ async def previous_messages(
     point = await fork_point(journal, spec.run, None, inputs)
     await previous_usage.record(spec.run, point.used)  # The usage must outlive the result of the tree.
     return point.messages
-
-
-def remaining_limits(limits: Limits, usage: Usage) -> Limits:
-    """Return the limits of the next tree, after `usage` was permanently used. Time is limited per turn."""
-    amounts = resource_amounts(usage)
-    limit_values = {name: limit for name in RESOURCES if (limit := getattr(limits, name)) is not None}
-    return Limits(
-        seconds=limits.seconds, **{name: max(0, limit - amounts[name]) for name, limit in limit_values.items()}
-    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from langchain_core.tools import BaseTool
 
@@ -23,8 +23,9 @@ from ramet.tools.workers.image_tools import imported_tool
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
-
 SKILLS = "skills"
+#: The kind of the documents with the name of the model that an agent was last set to, by the id of the agent.
+MODEL: Final = "agent model"
 
 
 class AgentSettings:
@@ -36,7 +37,6 @@ class AgentSettings:
 
     @property
     def tools(self) -> Sequence[BaseTool]:
-        """Return the tools of the next turn."""
         return self._equipment.tools
 
     def check(self, bundle: LoadableBundle) -> None:
@@ -56,6 +56,16 @@ class AgentSettings:
             code = tuple(Capability("module", each) for each in imports.top_level([loaded_bundles.folder]))
         tools = code_tools(tool for bundle in loaded_bundles.bundles for tool in bundle.tools)
         self._equipment.set_additions(tools, render_skills(skills), code)
+
+    async def set_model(self, name: str, model: str | BaseChatModel) -> str:
+        """Set and record the model of that name. Return its full name.
+
+        Raises the errors of the model, StoreFailed, and OwnedElsewhere if another kernel owns the agent's tree.
+        """
+        full_name = reconfigure.set_model(self._run, model, self._spec.runtime.gateway)
+        store = await self._spec.runtime.open_store()
+        await store.put(MODEL, self._spec.id, name.encode(), tree=self._run.info.id)
+        return full_name
 
     def restore(self, model: str | BaseChatModel | None) -> None:
         """Restore the settings of an earlier kernel: the model that was set, and the loaded bundles.

@@ -23,10 +23,10 @@ from ramet.host.session import Session
 from ramet.services.agent_types import imports
 from ramet.services.agent_types.bundle_operations import LoadBundle, UnloadBundle
 from ramet.services.agent_types.gates import gate_of
-from ramet.services.agent_types.llm import model_set
 from ramet.services.agent_types.llm.agent import Compact, ListTools, LlmAgent, SetModel
-from ramet.services.agent_types.llm.restart import PreviousUsage, previous_messages, previous_usage, remaining_limits
-from ramet.services.agent_types.llm.settings import AgentSettings, code_tools, image_skills, served_skills
+from ramet.services.agent_types.llm.restart import PreviousUsage, previous_messages, previous_usage
+from ramet.services.agent_types.llm.settings import MODEL, AgentSettings, code_tools, image_skills, served_skills
+from ramet.services.agent_types.outcome import remaining_limits
 from ramet.services.agent_types.sandbox import isolation_of, policy_of
 from ramet.services.agent_types.tool_schemas import tools_of
 from ramet.services.contract import AgentSpec, Image, RunningAgent
@@ -200,10 +200,11 @@ class LlmType:
 
         Raises like `model`, and if no rule allows the model.
         """
-        name = await model_set.read(spec)
-        if name:
-            spec.rules.check_model("model", name)
-        return self.model(name) if name else None
+        document = await (await spec.runtime.open_store()).get(MODEL, spec.id)
+        if document is None or not (name := document.data.decode()):
+            return None
+        spec.rules.check_model("model", name)
+        return self.model(name)
 
     async def _definition(self, spec: AgentSpec) -> Agent:
         """Read the agent's definition from the disk in a thread, without blocking the event loop.
