@@ -9,7 +9,7 @@ from langchain_openai import ChatOpenAI
 
 from ramet.core.errors import InvalidValue, ModelFailed
 from ramet.services.agent_types.llm.type import LlmType
-from ramet.services.config.backends import find_backend
+from ramet.services.config.adapters import find_backend
 from ramet.services.config.build import store_of, turn_limits
 from ramet.services.config.models import ModelAliases
 from ramet.services.config.settings import ModelAlias, PostgresUrl, SecretReference, ServiceLimits

@@ -1,25 +1,34 @@
-"""Adapters of other packages by name: policy adapters and stores, given as entry points or as "package.module:Name".
+"""Adapters of other packages by name: backends, policy adapters and stores.
 
-The groups are "ramet.policy_adapters" and "ramet.stores". An entry point refers to a class or a function that returns
-the adapter when it is called. The name of a store's entry point is the scheme of its URLs.
+They are given as entry points. Policy adapters and stores may also be given as "package.module:Name". An entry point
+refers to a class or a function that returns the adapter when it is called. Backends are created from `runs`: the
+folder, which may not exist yet, for the run folders of one working directory. The name of a store's entry point is the
+scheme of its URLs.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
+import pathlib
 import re
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_args
 
 from ramet.core.errors import InvalidValue
 from ramet.host.policy_adapters.adapter import PolicyAdapter, check_policy_adapter
+from ramet.host.sandbox.sandboxes import BackendName
+from ramet.isolation.contract import Backend
+from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.config.settings import StoreAdapter
 from ramet.store.contract import Store, missing_members
 
+BACKENDS_GROUP: Final = "ramet.backends"
 POLICY_ADAPTERS_GROUP: Final = "ramet.policy_adapters"
 STORES_GROUP: Final = "ramet.stores"
 #: The pattern of a reference to an object of a module.
 OBJECT: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*\Z", re.ASCII)
+_BACKEND_METHODS: Final = ("probe", "start", "adopt", "reap", "close")
 _OWN_STORES: Final = ("memory", "sqlite", "postgres")
+_BACKEND: Final = "a callable with `runs` that returns a backend (ramet.isolation.contract.Backend)"
 _POLICY: Final = "a callable that returns a policy adapter (ramet.host.policy_adapters.PolicyAdapter)"
 _STORE: Final = "a callable with `url` and `kernel` that returns a store (ramet.store.contract.Store)"
 
@@ -27,6 +36,25 @@ _STORE: Final = "a callable with `url` and `kernel` that returns a store (ramet.
 def is_adapter_named(group: str, name: str) -> bool:
     """Return whether a name is "package.module:Name", or that of an installed entry point."""
     return OBJECT.match(name) is not None or name in importlib.metadata.entry_points(group=group).names
+
+
+def find_backend(name: str, working_dir: pathlib.Path) -> BackendName | Backend:
+    """Return the name of a backend of ramet, or the backend of an entry point. Names of ramet take precedence.
+
+    Raises InvalidValue, naming the entry point, if it cannot be loaded or is no backend.
+    """
+    if name in (own := get_args(BackendName)):
+        return cast("BackendName", name)
+    unknown = f"one of {', '.join(own)}, or of {BACKENDS_GROUP!r}"
+    point = _find_entry_point(BACKENDS_GROUP, name, "backend", unknown)
+    location = _location(point)
+    backend = _call(point, location, _BACKEND, runs=RunFolders(working_dir).root)
+    if not isinstance(getattr(backend, "name", None), str):
+        raise InvalidValue(location, point.value, f"{_BACKEND}; it has no name")
+    for method in _BACKEND_METHODS:
+        if not callable(getattr(backend, method, None)):
+            raise InvalidValue(location, point.value, f"{_BACKEND}; it has no method {method!r}")
+    return cast("Backend", backend)
 
 
 def find_policy_adapter(name: str) -> PolicyAdapter:
@@ -61,18 +89,31 @@ def find_store(adapter: StoreAdapter, kernel: str) -> Store:
 def _call_adapter(group: str, name: str, field: str, accepted: str, **called_with: Any) -> tuple[str, Any]:
     """Load and call the named object; return it with the field name for errors. Raises InvalidValue."""
     if OBJECT.match(name):
-        location, point = field, importlib.metadata.EntryPoint(name, name, group)
-    else:
-        # Duplicates of one entry point (a package twice on the path) count once.
-        points = {each.value: each for each in importlib.metadata.entry_points(group=group, name=name)}
-        if not points:
-            raise InvalidValue(field, name, f"package.module:Name, or an entry point of {group!r}")
-        location = f"entry point {name!r} in {group!r}"
-        if len(points) > 1:
-            raise InvalidValue(location, ", ".join(points), "one adapter of each name")
-        [point] = points.values()
+        return field, _call(importlib.metadata.EntryPoint(name, name, group), field, accepted, **called_with)
+    point = _find_entry_point(group, name, field, f"package.module:Name, or an entry point of {group!r}")
+    location = _location(point)
+    return location, _call(point, location, accepted, **called_with)
+
+
+def _find_entry_point(group: str, name: str, field: str, unknown: str) -> importlib.metadata.EntryPoint:
+    """Return the entry point of that name. Raises InvalidValue for none, and for several."""
+    # Duplicates of one entry point (a package twice on the path) count once.
+    points = {each.value: each for each in importlib.metadata.entry_points(group=group, name=name)}
+    if not points:
+        raise InvalidValue(field, name, unknown)
+    if len(points) > 1:
+        kind = "backend" if group == BACKENDS_GROUP else "adapter"
+        raise InvalidValue(_location(next(iter(points.values()))), ", ".join(points), f"one {kind} of each name")
+    return next(iter(points.values()))
+
+
+def _location(point: importlib.metadata.EntryPoint) -> str:
+    return f"entry point {point.name!r} in {point.group!r}"
+
+
+def _call(point: importlib.metadata.EntryPoint, location: str, accepted: str, **called_with: Any) -> Any:
     try:
-        return location, point.load()(**called_with)
+        return point.load()(**called_with)
     except (Exception, SystemExit) as problem:  # Loading runs the adapter's own code.
         # With a URL, show only the error's type: its text may contain the URL and its password.
         raise InvalidValue(location, point.value, f"{accepted}; {_error_text(problem, **called_with)}") from problem

@@ -9,14 +9,15 @@ import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
 from ramet.core.ids import safe_name
 from ramet.disk.state_folder import JOURNAL, state_folder
 from ramet.host.sandbox.sandboxes import BackendName
 from ramet.isolation.contract import Backend
 from ramet.isolation.workspace.folder_retention import FolderLimits
 from ramet.services.agent_types.registry import create_default_types
-from ramet.services.config.adapters import find_policy_adapter, find_store
-from ramet.services.config.backends import find_backend
+from ramet.services.config.adapters import find_backend, find_policy_adapter, find_store
 from ramet.services.config.load import Config
 from ramet.services.config.models import ModelAliases
 from ramet.services.config.settings import (
@@ -144,18 +145,8 @@ def rules_of(config: Config) -> Rules:
     rules, models = config.rules, config.rules.models
     if models is not None:
         models = (*models, *(config.models[name].model for name in models if name in config.models))
-    return Rules(
-        agents=config.limits.agents,
-        keep_failed_s=config.limits.keep_failed_s,
-        sandboxed=rules.sandboxed,
-        mounts=rules.mounts,
-        variables=rules.variables,
-        endpoints=rules.endpoints,
-        backends=rules.backends,
-        models=models,
-        tools=rules.tools,
-        bundles=rules.bundles,
-    )
+    settings: dict[str, Any] = {**structs.asdict(rules), "models": models}
+    return Rules(agents=config.limits.agents, keep_failed_s=config.limits.keep_failed_s, **settings)
 
 
 def turn_limits(limits: ServiceLimits) -> TurnLimits:

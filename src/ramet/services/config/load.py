@@ -88,7 +88,6 @@ class Setting(NamedTuple):
 
     @property
     def variable(self) -> str:
-        """Return the setting's name in the environment."""
         return "RAMET_" + self.name.upper().replace(".", "_")
 
 
@@ -124,7 +123,7 @@ SETTINGS: Final = (
     Setting("teams", validators.team_of, many=True),
     Setting("working_dir", validators.folder_of),
     Setting("log_level", _plain_check(validators.level_of)),
-    Setting("metrics", _plain_check(validators.viewers_of)),
+    Setting("metrics", _plain_check(validators.choice_of("operator", "public"))),
     Setting("stall_s", _plain_check(validators.parse_int(0, 86_400)), number=True),
     Setting("namespace", _plain_check(validators.namespace_of)),
     Setting("base_image", _plain_check(validators.plain_text)),
@@ -132,7 +131,7 @@ SETTINGS: Final = (
     Setting("registry_url", _plain_check(validators.plain_text)),
     Setting("registry_username", _plain_check(validators.plain_text)),
     Setting("registry_password", validators.reference_of),
-    Setting("pods.per", _plain_check(validators.parse_sharing)),
+    Setting("pods.per", _plain_check(validators.choice_of("run", "team"))),
     Setting("pods.warm", _plain_check(validators.parse_int(0, 100)), number=True),
     Setting("pods.dial", _plain_check(validators.parse_dial_address)),
     Setting("pods.listen", _plain_check(validators.tcp_of)),
@@ -147,7 +146,7 @@ SETTINGS: Final = (
     Setting("rules.backends", _plain_check(validators.list_of(validators.backend_of))),
     Setting("rules.models", _plain_check(validators.list_of(validators.plain_text))),
     Setting("rules.tools", _plain_check(validators.list_of(validators.tool_of))),
-    Setting("rules.bundles", _plain_check(validators.uploaders_of)),
+    Setting("rules.bundles", _plain_check(validators.choice_of("operator", "teams"))),
 )
 _BY_NAME: Final = {each.name: each for each in SETTINGS}
 _DIGITS: Final = re.compile(r"\s*[0-9]{1,18}\s*\Z", re.ASCII)

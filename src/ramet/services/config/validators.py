@@ -24,7 +24,7 @@ from ramet.core.team import resources
 from ramet.host.observability.redaction import STARS, Redaction
 from ramet.host.sandbox.sandboxes import BackendName
 from ramet.models import resolve
-from ramet.services.config.adapters import OBJECT, POLICY_ADAPTERS_GROUP, STORES_GROUP, is_adapter_named
+from ramet.services.config.adapters import BACKENDS_GROUP, OBJECT, POLICY_ADAPTERS_GROUP, STORES_GROUP, is_adapter_named
 from ramet.services.config.settings import (
     ModelAlias,
     PostgresUrl,
@@ -34,8 +34,6 @@ from ramet.services.config.settings import (
     UnixSocket,
 )
 
-#: Entry points of other packages' backends. Their names are accepted in addition to ramet's own.
-BACKENDS_GROUP: Final = "ramet.backends"
 #: The backend that needs more settings than a name (`ramet.services.config.kubernetes`).
 KUBERNETES: Final = "kubernetes"
 MAX_SOCKET: Final = 100  #: bytes of the path of a Unix socket: files beside it must fit into the 107, too
@@ -75,7 +73,6 @@ def plain_text(field: str, value: Any) -> str:
 
 
 def namespace_of(field: str, value: Any) -> str:
-    """Check the name of a Kubernetes namespace."""
     if not isinstance(value, str) or not _LABEL.fullmatch(value):
         raise InvalidValue(field, value, "1 to 63 lowercase letters, digits and '-', with no '-' at either end")
     return value
@@ -101,7 +98,6 @@ def folder_of(field: str, value: Any, base: pathlib.Path) -> pathlib.Path:
 
 
 def backend_of(field: str, value: Any) -> str:
-    """Check the name of an available backend."""
     known = (*get_args(BackendName), KUBERNETES, *sorted(entry_points(group=BACKENDS_GROUP).names))
     if value not in known:
         raise InvalidValue(field, value, f"one of {', '.join(known)}")
@@ -248,18 +244,14 @@ def level_of(field: str, value: Any) -> str:
     return value.strip().upper()
 
 
-def parse_sharing(field: str, value: Any) -> str:
-    """Check the owner of a pod: one run, or all runs of a team."""
-    if value not in ("run", "team"):
-        raise InvalidValue(field, value, "run or team")
-    return str(value)
+def choice_of(first: str, second: str) -> Callable[[str, Any], str]:
 
+    def take(field: str, value: Any) -> str:
+        if value not in (first, second):
+            raise InvalidValue(field, value, f"{first} or {second}")
+        return str(value)
 
-def viewers_of(field: str, value: Any) -> str:
-    """Check who may see the metrics: the operator, or everyone who can reach the server."""
-    if value not in ("operator", "public"):
-        raise InvalidValue(field, value, "operator or public")
-    return str(value)
+    return take
 
 
 def parse_int(minimum: int, maximum: int) -> Callable[[str, Any], int]:
@@ -331,13 +323,6 @@ def tool_of(field: str, value: Any) -> str:
     if value in TOOLS or (isinstance(value, str) and _FUNCTION.match(value)):
         return str(value)
     raise InvalidValue(field, value, f"one of {', '.join(TOOLS)}, or module:function of an image")
-
-
-def uploaders_of(field: str, value: Any) -> str:
-    """Check who may upload bundles."""
-    if value not in ("operator", "teams"):
-        raise InvalidValue(field, value, "operator or teams")
-    return str(value)
 
 
 def names_in(field: str, value: Mapping[Any, Any]) -> Mapping[str, Any]:
