@@ -7,7 +7,7 @@ import json
 import pathlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 from hypothesis import given
@@ -22,6 +22,7 @@ from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
 from ramet.services.contract import RIGHTS, AgentInfo, AgentSpec, AgentState, Right
 from ramet.services.errors import BodyTooLarge, Missed, Undecodable
+from ramet.services.teams.agents import AgentAccess
 from ramet.services.turns.queue import TurnLimits
 from ramet.services.turns.service import AgentService
 from ramet.services.turns.tree_events import TreeEvent
@@ -82,10 +83,10 @@ class AgentTable:
             raise StoreFailed("the books", "full")
         self.saved_states.append((self.turns, self.state))
 
-    def admit(self, agent: str, key: str, right: Right) -> AdmittedAgent:
+    def admit(self, agent: str, key: str, right: Right) -> AgentAccess:
         if agent != "agent-1" or self.was_killed or not self.has_right(key, right):
             raise NotYours("agent", agent)
-        return AdmittedAgent(self, key)
+        return cast("AgentAccess", AdmittedAgent(self, key))
 
     def has_right(self, by: str, right: Right) -> bool:
         return right in self.rights.get(by, ())

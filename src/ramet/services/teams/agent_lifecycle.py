@@ -17,7 +17,6 @@ from msgspec.structs import replace
 
 from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
-from ramet.core.errors import Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.core.team import amount
 from ramet.host.runtime import AgentRuntime
@@ -25,7 +24,7 @@ from ramet.isolation import safe_walk
 from ramet.services.contract import AgentSpec
 from ramet.services.errors import TakenOver, ValuesMissing
 from ramet.services.problems import error_of, public_message
-from ramet.services.teams.agents import AgentEntry, AgentTable, has_failed
+from ramet.services.teams.agents import AgentEntry, AgentTable, has_failed, wait_persisted
 from ramet.services.teams.ended_agent import EndedAgent, WaitingAgent
 from ramet.services.teams.failed_agents import FailedAgents, oldest_over_limit, stripped_row
 from ramet.services.teams.tables import AgentRow, TeamTables
@@ -89,7 +88,7 @@ class AgentLifecycle:
                 async with entry.write_lock:
                     await entry.write(entry.as_row())
             except BaseException:
-                await run_shielded(_close_and_measure(entry, "it could not be recorded"))
+                await run_shielded(close_and_measure(entry, "it could not be recorded"))
                 raise
         except BaseException:
             await run_shielded(self.release_and_remove(team_state, row, {}))
@@ -114,9 +113,9 @@ class AgentLifecycle:
         if spec.loaded_bundles is not None:
             spec.loaded_bundles.save = entry.save
         try:
-            await _wait_recorded(entry, spec.runtime)
+            await wait_persisted(entry)  # A resume looks for its tree.
         except BaseException:
-            await run_shielded(_close_and_measure(entry, "it could not be recorded"))
+            await run_shielded(close_and_measure(entry, "it could not be recorded"))
             raise
         return entry
 
@@ -144,10 +143,6 @@ class AgentLifecycle:
         entry = AgentEntry(row, waiting_agent, self._tables, self._clock)
         entry.state, entry.error = "waiting", error_of(missing)
         self._agents.add(entry)
-
-    async def close_reopened(self, entry: AgentEntry, reason: str) -> Mapping[str, float] | None:
-        """Close an agent that is not in the table. Return what it used, or None if that is unknown."""
-        return await _close_and_measure(entry, reason)
 
     def failed_row(self, row: AgentRow, error: ErrorInfo) -> AgentRow:
         """Return the row of an agent that has failed just now."""
@@ -215,7 +210,7 @@ class AgentLifecycle:
         """Handle an agent that ended by itself: free its part, and keep the agent for inspection."""
         entry.state, entry.error = ("ended" if error is None else "failed"), error
         entry.failed_at = self._clock.now() if error is not None else None
-        usage = await _close_and_measure(entry, "it ended")
+        usage = await close_and_measure(entry, "it ended")
         async with entry.write_lock:
             entry.row = stripped_row(entry.as_row())
             if (team_state := self._team_states.get(entry.row.team)) is None:
@@ -242,7 +237,7 @@ class AgentLifecycle:
         if entry.fail_task is not None:
             await asyncio.wait({entry.fail_task})
         entry.state = "ended"
-        usage = await _close_and_measure(entry, reason)
+        usage = await close_and_measure(entry, reason)
         if entry.queue is not None:
             await entry.queue.wait_written()  # Else its writes would follow the removal of the other records.
         async with entry.write_lock:
@@ -258,21 +253,15 @@ class AgentLifecycle:
             team_state.names.discard(entry.row.name)  # Likewise: two records of one name could not be resumed.
 
 
-async def _wait_recorded(entry: AgentEntry, runtime: AgentRuntime) -> None:
-    """Wait until the tree of an agent is recorded, because a resume looks for it. Raises StoreFailed."""
-    with contextlib.suppress(Unknown):  # The agent has no tree.
-        await runtime.get(entry.running_agent.run).run.context.wait_persisted()
-
-
 async def _do_nothing(agent: str) -> None:
     """Do nothing."""
 
 
 async def _close_agent(entry: AgentEntry, reason: str) -> None:
-    await _close_and_measure(entry, reason)
+    await close_and_measure(entry, reason)
 
 
-async def _close_and_measure(entry: AgentEntry, reason: str) -> Mapping[str, float] | None:
+async def close_and_measure(entry: AgentEntry, reason: str) -> Mapping[str, float] | None:
     """Close an agent. Return what it used up, or None if that is unknown. Errors are logged, never raised."""
     try:
         await entry.running_agent.close(reason)

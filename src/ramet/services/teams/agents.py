@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -11,22 +12,15 @@ from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import run_shielded
-from ramet.core.errors import Gone, InvalidValue, NotYours
+from ramet.core.errors import Gone, InvalidValue, NotYours, Unknown
 from ramet.services.contract import RIGHTS, AgentInfo, AgentSpec, AgentState, AgentType, Right, RunningAgent
 from ramet.services.teams import keys
 from ramet.services.teams.tables import AgentRow, TeamTables
 
 #: The keyring that is searched for an unknown agent, so that it takes as long as for a known one.
 _UNKNOWN_KEYRING = keys.Keyring(owner=keys.hash_of("nobody has this key"))
-_CHANGING_FIELDS = (
-    "state",
-    "run",
-    "isolation",
-    "turns",
-    "error",
-    "bundles",
-    "failed_at",
-)  #: the changing fields of a row
+#: the changing fields of a row
+_CHANGING_FIELDS = ("state", "run", "isolation", "turns", "error", "bundles", "failed_at")
 
 
 class KeptFailure(NamedTuple):
@@ -69,7 +63,6 @@ class AgentEntry:
 
     @property
     def id(self) -> str:
-        """The id of the agent."""
         return self.row.id
 
     @property
@@ -85,7 +78,6 @@ class AgentEntry:
         return self.state in ("idle", "working") and self.end_task is None
 
     def info(self) -> AgentInfo:
-        """Return the description of the agent for its clients."""
         row = self.row
         return AgentInfo(
             id=row.id,
@@ -196,15 +188,12 @@ class AgentTable:
         return {run: path for run, path in runs if run}
 
     def add(self, entry: AgentEntry) -> None:
-        """Add an agent."""
         self._entries[entry.id] = entry
 
     def remove(self, entry: AgentEntry) -> None:
-        """Remove an agent."""
         self._entries.pop(entry.id, None)
 
     def of_team(self, team: str) -> list[AgentEntry]:
-        """Return the agents of a team."""
         return [each for each in self if each.row.team == team]
 
     def has(self, agent_id: str) -> bool:
@@ -212,7 +201,6 @@ class AgentTable:
         return agent_id in self._entries
 
     def is_operator(self, key: str) -> bool:
-        """Return whether a key is the operator's."""
         return keys.key_matches(key, self._operator)
 
     def authorized_entry(self, agent_id: str, key: str, right: Right) -> AgentEntry:
@@ -221,37 +209,24 @@ class AgentTable:
 
     def knows_key(self, key: str, first: str = "") -> bool:
         """Return whether a key has any right on any agent; the agent with the id `first` is checked first."""
-        hash, now = keys.hash_of(key), self._clock.now()
-        if (entry := self._entries.get(first)) is not None and keys.rights_of_hash(
-            entry.row.keys, hash, now
-        ) is not None:
+        entry = self._entries.get(first)
+        if entry is not None and keys.rights_of(entry.row.keys, key, self._clock.now()) is not None:
             return True
-        return any([keys.rights_of_hash(each.row.keys, hash, now) is not None for each in self._entries.values()])
+        return bool(self._rights_of(key))
 
     def team_of(self, key: str) -> str:
         """Return the team of the agent on which a key has any right; "" if there is none."""
-        hash, now = keys.hash_of(key), self._clock.now()
-        teams = [
-            each.row.team
-            for each in self._entries.values()
-            if keys.rights_of_hash(each.row.keys, hash, now) is not None
-        ]
-        return teams[0] if teams else ""
+        return next((entry.row.team for entry, _ in self._rights_of(key)), "")
 
     def find_by_key(self, key: str, right: Right) -> AgentEntry:
         """Return the agent on which a key has that right.
 
         Raises NotYours, also for the operator's key: it opens all agents.
         """
-        hash, now = keys.hash_of(key), self._clock.now()
-        match = None
-        for entry in self._entries.values():
-            key_rights = keys.rights_of_hash(entry.row.keys, hash, now)
-            if key_rights is not None and right in key_rights.rights:
-                match = entry
-        if match is None:
+        entries = [entry for entry, key_rights in self._rights_of(key) if right in key_rights.rights]
+        if not entries:
             raise NotYours("agent", "")
-        return match
+        return entries[-1]
 
     def authorize(self, agent_id: str, key: str, right: Right) -> AgentAccess:
         """Return the agent, and the rights of the key that gave access to it. Raises NotYours."""
@@ -265,6 +240,19 @@ class AgentTable:
         if entry is None or key_rights is None or right not in key_rights.rights:
             raise NotYours("agent", agent_id)
         return AgentAccess(entry, key_rights, by)
+
+    def _rights_of(self, key: str) -> list[tuple[AgentEntry, keys.ValidKey]]:
+        """Return the agents on which a key has any right. All agents are searched in every case."""
+        hash, now = keys.hash_of(key), self._clock.now()
+        rights = [(entry, keys.rights_of_hash(entry.row.keys, hash, now)) for entry in self._entries.values()]
+        return [(entry, key_rights) for entry, key_rights in rights if key_rights is not None]
+
+
+async def wait_persisted(entry: AgentEntry) -> None:
+    """Wait until all that an agent did is in the record of its tree. Raises StoreFailed."""
+    if entry.spec is not None:
+        with suppress(Unknown):  # The agent has no tree.
+            await entry.spec.runtime.get(entry.running_agent.run).run.context.wait_persisted()
 
 
 def has_failed(task: asyncio.Task[None]) -> bool:

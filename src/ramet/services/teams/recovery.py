@@ -13,7 +13,7 @@ from ramet.core.errors import InvalidValue, NotYours, StoreFailed
 from ramet.services.contract import SupplyValues
 from ramet.services.errors import TakenOver, ValuesMissing
 from ramet.services.problems import error_of
-from ramet.services.teams.agent_lifecycle import AgentLifecycle
+from ramet.services.teams.agent_lifecycle import AgentLifecycle, close_and_measure
 from ramet.services.teams.agents import AgentEntry
 from ramet.services.teams.secret_values import configured_values, restore_secrets, supplied_values
 from ramet.services.teams.tables import AgentRow, TeamTables
@@ -88,7 +88,7 @@ class Recovery:
                 await self.on_resumed(reopened_entry)
                 self._team_state_of(entry)
             except BaseException:
-                await run_shielded(self.lifecycle.close_reopened(reopened_entry, "it cannot be resumed"))
+                await run_shielded(close_and_measure(reopened_entry, "it cannot be resumed"))
                 raise
             entry.state = "idle"  # A second request that waits for the lock is then refused.
             self.lifecycle.add(reopened_entry)
@@ -135,7 +135,7 @@ class Recovery:
             await self.on_resumed(entry)
         except Exception as problem:
             if entry is not None:
-                usage = await self.lifecycle.close_reopened(entry, "it cannot be resumed")
+                usage = await close_and_measure(entry, "it cannot be resumed")
             if isinstance(problem, StoreFailed):  # The next kernel of the store resumes the agent.
                 raise
             _log.warning("agent %s (%s) cannot be resumed: %s", row.path, row.id, problem)

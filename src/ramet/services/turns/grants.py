@@ -5,29 +5,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import NotYours
 from ramet.services.contract import Right
-
-
-class KeyHolder(Protocol):
-    """An agent with keys. `by` is the hash of a key, and is not secret."""
-
-    watchers: set[Callable[[], object]]  #: called after each change of the keys
-
-    def has_right(self, by: str, right: Right) -> bool:
-        """Return whether a key has a right now."""
-
-    def seconds_left(self, by: str) -> float | None:
-        """Return for how long a key is valid; None means until it is revoked."""
+from ramet.services.teams.agents import AgentEntry
 
 
 class Grant:
     """A right that a key had when it was presented, and may have lost since."""
 
-    def __init__(self, entry: KeyHolder, agent: str, requester: str, right: Right, clock: Clock) -> None:
+    def __init__(self, entry: AgentEntry, agent: str, requester: str, right: Right, clock: Clock) -> None:
         self._entry, self._agent, self._by, self._right, self._clock = entry, agent, requester, right, clock
 
     def check(self) -> None:

@@ -29,19 +29,15 @@ class KnownTurns:
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """The ids of all known turns."""
         return tuple(self._turns)
 
     def find(self, id: str) -> Turn | None:
-        """Return the turn of that id, if it is known."""
         return self._turns.get(id)
 
     def add(self, turn: Turn) -> None:
-        """Add a turn that has not ended."""
         self._turns[turn.id] = turn
 
     def mark_ended(self, turn: Turn) -> None:
-        """Mark a turn as ended."""
         self._ended_turns.append((turn, self._clock.monotonic() + self._keep_s))
         while len(self._ended_turns) > self._limit:
             self._forget_oldest()

@@ -40,7 +40,6 @@ class TurnWriter:
             await self._has_space.wait()
 
     async def wait_idle(self) -> None:
-        """Wait until no write is running."""
         while self._write_task is not None:
             await asyncio.wait({self._write_task})
 

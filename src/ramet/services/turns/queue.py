@@ -103,13 +103,7 @@ class TurnQueue:
             running_agent.end.add_done_callback(self._on_agent_ended)
 
     @property
-    def is_working(self) -> bool:
-        """True if a turn is running."""
-        return self._current is not None
-
-    @property
     def waiting(self) -> int:
-        """The number of waiting turns."""
         return len(self._waiting_turns)
 
     @property

@@ -11,9 +11,8 @@ import asyncio
 import logging
 import weakref
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import Raw
@@ -23,20 +22,18 @@ from ramet.core.equal_mail import checked_window
 from ramet.core.errors import Bug, InvalidValue, RametError, Unknown
 from ramet.services.contract import (
     AgentInfo,
-    AgentSpec,
-    AgentState,
     AgentType,
     Chunk,
     DeduplicatesMail,
     ReadsParameters,
     ResumableAgent,
     Right,
-    RunningAgent,
     decode,
     formats_of,
 )
 from ramet.services.errors import BodyTooLarge
-from ramet.services.turns.grants import Grant, KeyHolder
+from ramet.services.teams.agents import AgentAccess, AgentEntry, wait_persisted
+from ramet.services.turns.grants import Grant
 from ramet.services.turns.log import TurnLog
 from ramet.services.turns.queue import TurnLimits, TurnPhase, TurnQueue, end_error
 from ramet.services.turns.tree_events import TreeEvent, tree_events
@@ -45,49 +42,12 @@ from ramet.services.turns.turn import Batch, OnLeave, Turn
 _log = logging.getLogger("ramet.services")
 
 
-class ActiveAgent(KeyHolder, Protocol):
-    """An agent in a team, as the team's table has it."""
-
-    queue: Any  #: its TurnQueue, from the first turn on
-    state: AgentState
-    turns: int  #: begun, also by earlier servers
-
-    @property
-    def running_agent(self) -> RunningAgent:
-        """The running agent that answers."""
-
-    @property
-    def spec(self) -> AgentSpec | None:
-        """The specification with which it was opened; None for an agent that could not be opened again."""
-
-    def info(self) -> AgentInfo:
-        """Return the description of the agent."""
-
-    async def save(self) -> None:
-        """Record the changes."""
-
-
-class AuthorizedAgent(Protocol):
-    """An agent for the holder of a key; `requester` identifies the key."""
-
-    @property
-    def entry(self) -> ActiveAgent:
-        """The agent."""
-
-    @property
-    def requester(self) -> str:
-        """The hash of the key, or OPERATOR for the operator's key."""
-
-
-Admit = Callable[[str, str, Right], AuthorizedAgent]
-
-
 class AgentService:
     """The turns, control operations and information of agents."""
 
     def __init__(
         self,
-        admit: Admit,
+        admit: Callable[[str, str, Right], AgentAccess],
         types: Mapping[str, AgentType],
         *,
         clock: Clock | None = None,
@@ -103,7 +63,7 @@ class AgentService:
         self._log_of = log_of
         self._queues: weakref.WeakSet[TurnQueue] = weakref.WeakSet()
         self._save_tasks: set[asyncio.Task[None]] = set()
-        self._unsaved_agents: set[ActiveAgent] = set()
+        self._unsaved_agents: set[AgentEntry] = set()
 
     async def close(self, reason: str = "the server stops", *, leaves_turns: bool = False) -> None:
         """End all turns, but no agent, and wait until all changes are recorded; idempotent.
@@ -115,7 +75,7 @@ class AgentService:
         while self._save_tasks:
             await asyncio.wait(list(self._save_tasks))
 
-    async def restore(self, entry: ActiveAgent) -> None:
+    async def restore(self, entry: AgentEntry) -> None:
         """Restore the turns of an agent that another kernel had, before any new turn is requested."""
         if self._log_of is not None and (logged := await (log := self._log(entry)).read()):
             self._queue_of(entry, log).restore(logged)
@@ -191,7 +151,7 @@ class AgentService:
             raise BodyTooLarge("operation", size=len(operation), limit=self._limits.body_bytes)
         type = self._type(entry)
         answer = await entry.running_agent.control(_operation(operation, type.operations))
-        await _wait_settled(entry)
+        await wait_persisted(entry)
         grant.check()
         try:
             return msgspec.json.encode(answer)
@@ -218,12 +178,11 @@ class AgentService:
         else:
             accepted = f"nothing: agents of type {entry.info().agent_type!r} read every message"
             raise InvalidValue("dedupe_s", dedupe_s, accepted)
-        await _wait_settled(entry)
+        await wait_persisted(entry)
 
     # ---- information
 
     def info(self, agent: str, key: str) -> AgentInfo:
-        """Return the description and state of the agent."""
         return self._authorized_agent(agent, key, "info").info()
 
     async def history(self, agent: str, key: str, last: int | None = None) -> Sequence[Mapping[str, Any]]:
@@ -255,14 +214,14 @@ class AgentService:
 
     # ---- internal
 
-    def _authorized_agent(self, agent: str, key: str, right: Right) -> ActiveAgent:
+    def _authorized_agent(self, agent: str, key: str, right: Right) -> AgentEntry:
         return self._authorize(agent, key, right).entry
 
     def _grant(self, agent: str, key: str, right: Right) -> Grant:
         entry, by = (authorized := self._authorize(agent, key, right)).entry, authorized.requester
         return Grant(entry, agent, by, right, self._clock)
 
-    def _queue_of(self, entry: ActiveAgent, log: TurnLog | None = None) -> TurnQueue:
+    def _queue_of(self, entry: AgentEntry, log: TurnLog | None = None) -> TurnQueue:
         if entry.state == "waiting":
             raise end_error(entry.running_agent)
         if entry.queue is None:
@@ -278,12 +237,12 @@ class AgentService:
         existing: TurnQueue = entry.queue
         return existing
 
-    def _log(self, entry: ActiveAgent) -> TurnLog:
+    def _log(self, entry: AgentEntry) -> TurnLog:
         assert self._log_of is not None, "checked before"
         running_agent = entry.running_agent
         return self._log_of(entry.info().id, running_agent.tree if isinstance(running_agent, ResumableAgent) else "")
 
-    def _on_phase(self, entry: ActiveAgent, phase: TurnPhase) -> None:
+    def _on_phase(self, entry: AgentEntry, phase: TurnPhase) -> None:
         """Update the state of the agent.
 
         Record it from the first chunk on: the agent then has a run, which a restart resumes.
@@ -298,14 +257,14 @@ class AgentService:
             self._save_tasks.add(task)
             task.add_done_callback(self._save_tasks.discard)
 
-    async def _save(self, entry: ActiveAgent) -> None:
+    async def _save(self, entry: AgentEntry) -> None:
         self._unsaved_agents.discard(entry)
         try:
             await entry.save()
         except RametError as problem:
             _log.error("the state of agent %s could not be recorded: %s", entry.info().id, problem)
 
-    def _format(self, entry: ActiveAgent, requested_format: str) -> str:
+    def _format(self, entry: AgentEntry, requested_format: str) -> str:
         spec = entry.spec
         assert spec is not None, "a live agent was opened"
         formats = formats_of(self._type(entry), spec.info)
@@ -313,23 +272,16 @@ class AgentService:
             raise InvalidValue("format", requested_format, " or ".join(formats))
         return requested_format or entry.info().transport_format or formats[0]
 
-    def _type(self, entry: ActiveAgent) -> AgentType:
+    def _type(self, entry: AgentEntry) -> AgentType:
         name = entry.info().agent_type
         if name not in self._types:
             raise Unknown("agent type", name, tuple(self._types))
         return self._types[name]
 
-    def _require_alive(self, entry: ActiveAgent) -> ActiveAgent:
+    def _require_alive(self, entry: AgentEntry) -> AgentEntry:
         if entry.running_agent.end.done():
             raise end_error(entry.running_agent)
         return entry
-
-
-async def _wait_settled(entry: ActiveAgent) -> None:
-    """Wait until the request is in the record of the agent's tree. Raises StoreFailed."""
-    if entry.spec is not None:
-        with suppress(Unknown):  # The agent has no tree.
-            await entry.spec.runtime.get(entry.running_agent.run).run.context.wait_persisted()
 
 
 def _operation(data: bytes, types: Mapping[str, type]) -> Any:

@@ -65,10 +65,8 @@ async def _recorded_events(
     running_agent: RunningAgent, store: Store, after: int, grant: Grant, right_lost: asyncio.Event
 ) -> AsyncGenerator[TreeEvent]:
     while True:
-        has_ended, head = (
-            running_agent.end.done(),
-            await store.head(),
-        )  # Read before the events, so that no event is missed.
+        # Read before the events, so that no event is missed.
+        has_ended, head = running_agent.end.done(), await store.head()
         while page := await store.read(after, tree=running_agent.run, limit=PAGE):
             grant.check()  # After the read: no event is shown that was recorded after the right was lost.
             for each in page:

@@ -49,7 +49,6 @@ class ReplayBuffer:
                 self._turns.popleft()
 
     def remove(self, turn: Turn) -> None:
-        """Drop all chunks of a turn."""
         while dropped_bytes := turn.drop_oldest():
             self.used_bytes -= dropped_bytes
         if turn in self._turns:
@@ -61,7 +60,6 @@ class Batch(list[Chunk]):
 
     @cached_property
     def events(self) -> bytes:
-        """The chunks as server-sent events."""
         return b"".join([encode(each.kind, each.body, f"{each.turn}:{each.number}") for each in self])
 
 
@@ -231,7 +229,6 @@ class Turn:
         return self._newest
 
     def _check_right(self, grant: Grant) -> None:
-        """Check that the reader still has the right."""
         try:
             grant.check()
         except NotYours:
