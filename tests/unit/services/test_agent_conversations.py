@@ -99,13 +99,15 @@ async def test_only_the_owner_of_an_agent_can_talk_with_it(site: Site) -> None:
 async def test_a_delegated_key_opens_its_rights_until_ownership_changes(site: Site) -> None:
     """AC-S3-4: A delegated key has its rights only; a new owner makes the old owner's key and delegated keys void."""
     spawned_agent = await site.agent(await site.team())
-    delegation = await site.spawner.delegate(spawned_agent.agent.id, spawned_agent.nonce, Delegate(rights=["turn"]))
+    delegation = await site.spawner.owners.delegate(
+        spawned_agent.agent.id, spawned_agent.nonce, Delegate(rights=["turn"])
+    )
     turn = site.agents.turn(spawned_agent.agent.id, delegation.key, b"hello")
     await turn.wait_ended()
     with pytest.raises(NotYours):
         await site.agents.history(spawned_agent.agent.id, delegation.key)
 
-    owner = await site.spawner.delegate(spawned_agent.agent.id, spawned_agent.nonce, Delegate(owner=True))
+    owner = await site.spawner.owners.delegate(spawned_agent.agent.id, spawned_agent.nonce, Delegate(owner=True))
 
     for key in (spawned_agent.nonce, delegation.key):
         with pytest.raises(NotYours):

@@ -76,7 +76,7 @@ async def test_a_failed_agent_is_kept_for_its_time_and_then_removed(site: Site) 
 async def test_a_narrower_key_does_not_show_where_files_are_kept(site: Site) -> None:
     """Holders of narrower keys need not know folders of the server's host."""
     spawned_agent = await fail_agent(site, await site.team(), "a", 600)
-    narrow = await site.spawner.delegate(spawned_agent.agent.id, spawned_agent.nonce, Delegate(rights=["info"]))
+    narrow = await site.spawner.owners.delegate(spawned_agent.agent.id, spawned_agent.nonce, Delegate(rights=["info"]))
     info = await site.spawner.get_agent(spawned_agent.agent.id, narrow.key)
     assert (info.kept, info.kept_until) == ([], "2026-01-01T00:10:00+00:00")
     assert len((await site.spawner.get_agent(spawned_agent.agent.id, OPERATOR)).kept) == 2

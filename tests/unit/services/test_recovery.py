@@ -355,7 +355,7 @@ async def test_a_kill_at_any_moment_loses_no_capacity_and_no_agent(tmp_path: pat
         with pytest.raises(ModelFailed):
             await site.agent(other, "c", spawn_info=Raw(b'{"trouble": "open"}'))
         await site.agent(other, "d")
-        await site.spawner.rotate(one.agent.id, one.nonce)
+        await site.spawner.owners.rotate(one.agent.id, one.nonce)
         await kill_by_turn(site, two)
         await site.spawner.kill_agent(one.agent.id, OPERATOR)
         deleting = len(moments)

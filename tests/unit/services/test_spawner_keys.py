@@ -28,10 +28,10 @@ Operation = Callable[[AgentSpawnerService, str, str], Awaitable[Any]]
 OF_AN_AGENT: dict[str, Operation] = {
     "kill": lambda spawner, agent, key: spawner.kill_agent(agent, key),
     "get": lambda spawner, agent, key: spawner.get_agent(agent, key),
-    "delegate": lambda spawner, agent, key: spawner.delegate(agent, key, Delegate(rights=["turn"])),
-    "own": lambda spawner, agent, key: spawner.delegate(agent, key, Delegate(owner=True)),
-    "revoke": lambda spawner, agent, key: spawner.revoke(agent, key, "key-1"),
-    "rotate": lambda spawner, agent, key: spawner.rotate(agent, key),
+    "delegate": lambda spawner, agent, key: spawner.owners.delegate(agent, key, Delegate(rights=["turn"])),
+    "own": lambda spawner, agent, key: spawner.owners.delegate(agent, key, Delegate(owner=True)),
+    "revoke": lambda spawner, agent, key: spawner.owners.revoke(agent, key, "key-1"),
+    "rotate": lambda spawner, agent, key: spawner.owners.rotate(agent, key),
 }
 OF_A_TEAM: dict[str, Operation] = {
     "get": lambda spawner, team, key: spawner.get_team(team, key),
@@ -101,7 +101,7 @@ async def test_the_operators_key_opens_everything(site: Site) -> None:
     team = await site.team("crew")
     agent = (await site.agent(team)).agent.id
     assert (await site.spawner.get_agent(agent, OPERATOR)).id == agent
-    key = await site.spawner.rotate(agent, OPERATOR)
+    key = await site.spawner.owners.rotate(agent, OPERATOR)
     assert (await site.spawner.get_agent(agent, key)).id == agent
     await site.spawner.kill_agent(agent, OPERATOR)
     await site.spawner.delete_team("crew", OPERATOR)
@@ -113,7 +113,7 @@ async def test_no_key_is_shown_again_or_persisted(site: Site) -> None:
     """Lists, answers and records hold neither keys nor parts of them."""
     team = await site.team("crew")
     agent = await site.agent(team)
-    delegation = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=["info"]))
+    delegation = await site.spawner.owners.delegate(agent.agent.id, agent.nonce, Delegate(rights=["info"]))
     spawner = site.spawner
     answers = [
         await spawner.list_teams(OPERATOR),
@@ -135,7 +135,7 @@ async def test_an_agent_is_found_by_its_key(site: Site) -> None:
     """The key needs the right; the operator's key belongs to no single agent."""
     team, roster = await site.team(), site.spawner.agents
     agents = [await site.agent(team, name) for name in "abc"]
-    delegation = await site.spawner.delegate(agents[1].agent.id, agents[1].nonce, Delegate(rights=["turn"]))
+    delegation = await site.spawner.owners.delegate(agents[1].agent.id, agents[1].nonce, Delegate(rights=["turn"]))
     assert [roster.find_by_key(each.nonce, "kill").id for each in agents] == [each.agent.id for each in agents]
     assert roster.find_by_key(delegation.key, "turn").id == agents[1].agent.id
     for key, right in ((delegation.key, "kill"), (OPERATOR, "turn"), (team.key, "turn"), ("", "turn")):
@@ -149,7 +149,7 @@ async def test_an_agent_is_found_by_its_key(site: Site) -> None:
 async def with_rights(site: Site, *rights: Any, **options: Any) -> tuple[SpawnedAgent, str, str]:
     """Return an agent, a narrower key of it, and that key's id."""
     agent = await site.agent(await site.team())
-    delegation = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=rights, **options))
+    delegation = await site.spawner.owners.delegate(agent.agent.id, agent.nonce, Delegate(rights=rights, **options))
     return agent, delegation.key, delegation.id
 
 
@@ -178,10 +178,10 @@ async def test_a_narrower_key_opens_its_rights_only(site: Site) -> None:
 async def test_a_narrower_key_is_revoked_by_its_id(site: Site) -> None:
     """The key is void at once; an unknown id raises Unknown."""
     agent, key, id = await with_rights(site, "info")
-    await site.spawner.revoke(agent.agent.id, agent.nonce, id)
+    await site.spawner.owners.revoke(agent.agent.id, agent.nonce, id)
     assert opened_rights(site, agent, key) == []
     with pytest.raises(Unknown):
-        await site.spawner.revoke(agent.agent.id, agent.nonce, id)
+        await site.spawner.owners.revoke(agent.agent.id, agent.nonce, id)
 
 
 async def test_a_narrower_key_expires(site: Site) -> None:
@@ -196,17 +196,17 @@ async def test_a_narrower_key_expires(site: Site) -> None:
 async def test_a_key_that_may_delegate_is_not_an_owner(site: Site) -> None:
     """The key can delegate its rights, but cannot transfer ownership or rotate the owner's key."""
     agent, key, id = await with_rights(site, *RIGHTS)
-    delegation = await site.spawner.delegate(agent.agent.id, key, Delegate(rights=["turn"]))
+    delegation = await site.spawner.owners.delegate(agent.agent.id, key, Delegate(rights=["turn"]))
     for operation in ("own", "rotate"):
         await refusal(OF_AN_AGENT[operation](site.spawner, agent.agent.id, key))
-    await site.spawner.revoke(agent.agent.id, agent.nonce, id)
+    await site.spawner.owners.revoke(agent.agent.id, agent.nonce, id)
     assert opened_rights(site, agent, key) == opened_rights(site, agent, delegation.key) == []
 
 
 async def test_a_transfer_of_ownership_makes_every_older_key_void(site: Site) -> None:
     """Narrower keys become void too, so that the former owner has no access."""
     agent, key, _ = await with_rights(site, "info")
-    owner = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(owner=True))
+    owner = await site.spawner.owners.delegate(agent.agent.id, agent.nonce, Delegate(owner=True))
     assert opened_rights(site, agent, owner.key) == list(RIGHTS) == list(owner.rights)
     assert opened_rights(site, agent, agent.nonce) == opened_rights(site, agent, key) == []
 
@@ -215,8 +215,10 @@ async def test_there_are_never_two_owners(site: Site) -> None:
     """The first of concurrent transfers and rotations with one key succeeds, and the others are refused."""
     agent = await site.agent(await site.team())
     id, nonce = agent.agent.id, agent.nonce
-    calls: list[Awaitable[Any]] = [site.spawner.delegate(id, nonce, Delegate(owner=True)) for _ in range(5)]
-    outcomes = await asyncio.gather(*calls, *(site.spawner.rotate(id, nonce) for _ in range(5)), return_exceptions=True)
+    calls: list[Awaitable[Any]] = [site.spawner.owners.delegate(id, nonce, Delegate(owner=True)) for _ in range(5)]
+    outcomes = await asyncio.gather(
+        *calls, *(site.spawner.owners.rotate(id, nonce) for _ in range(5)), return_exceptions=True
+    )
     refusals = [each for each in outcomes if isinstance(each, NotYours)]
     keys = [each if isinstance(each, str) else each.key for each in outcomes if not isinstance(each, BaseException)]
     assert (len(refusals), len(keys)) == (9, 1)
@@ -240,7 +242,7 @@ async def test_an_invalid_delegation_is_refused_by_name(site: Site, delegation: 
     """No key is made."""
     agent = await site.agent(await site.team())
     with pytest.raises(InvalidValue):
-        await site.spawner.delegate(agent.agent.id, agent.nonce, delegation)
+        await site.spawner.owners.delegate(agent.agent.id, agent.nonce, delegation)
     assert site.spawner.agents.authorized_entry(agent.agent.id, agent.nonce, "turn").row.keys.delegated == ()
 
 
@@ -250,13 +252,13 @@ async def test_keys_outlive_a_killed_server(tmp_path: pathlib.Path) -> None:
     (tmp_path / "again").mkdir()
     async with Site(tmp_path, store) as site:
         agent, key, id = await with_rights(site, "info")
-        delegation = await site.spawner.delegate(agent.agent.id, agent.nonce, Delegate(rights=["turn"]))
-        await site.spawner.revoke(agent.agent.id, agent.nonce, delegation.id)
-        new = await site.spawner.rotate(agent.agent.id, agent.nonce)
+        delegation = await site.spawner.owners.delegate(agent.agent.id, agent.nonce, Delegate(rights=["turn"]))
+        await site.spawner.owners.revoke(agent.agent.id, agent.nonce, delegation.id)
+        new = await site.spawner.owners.rotate(agent.agent.id, agent.nonce)
         next_site = await site.as_killed(tmp_path / "again")
         async with next_site:
             assert opened_rights(next_site, agent, key) == ["info"]
             assert opened_rights(next_site, agent, new) == list(RIGHTS)
             assert opened_rights(next_site, agent, agent.nonce) == opened_rights(next_site, agent, delegation.key) == []
-            await next_site.spawner.revoke(agent.agent.id, new, id)
+            await next_site.spawner.owners.revoke(agent.agent.id, new, id)
             assert opened_rights(next_site, agent, key) == []

@@ -89,7 +89,7 @@ async def test_a_kernel_that_returns_during_a_takeover_keeps_its_team(
         owner = await store.owner_of(agent.agent.run)
         assert owner is not None
         assert owner.name == "one"
-        await next_site.spawner.rotate(agent.agent.id, agent.nonce)
+        await next_site.spawner.owners.rotate(agent.agent.id, agent.nonce)
         await next_site.spawner.delete_team(team.team.id, team.key)
         await other.spawner.drain()
     await other.runtime.stop()
@@ -117,7 +117,7 @@ async def test_a_kernel_overtaken_while_it_opens_its_team_opens_nothing(
     assert not next_site.echo.opened
     assert not next_site.spawner.teams
     assert (await other.spawner.get_agent(agent.agent.id, agent.nonce)).state == "idle"
-    await other.spawner.rotate(agent.agent.id, agent.nonce)
+    await other.spawner.owners.rotate(agent.agent.id, agent.nonce)
     for site in (next_site, other):
         await site.spawner.drain()
         await site.runtime.stop()

@@ -96,7 +96,9 @@ async def test_the_second_of_two_concurrent_requests_with_values_is_refused(wait
 async def test_values_from_a_former_owner_are_refused(waiting_server: WaitingServer) -> None:
     """A request that waits while a transfer is being recorded is refused like a later one."""
     waiting_server.site.slow.go_on.set()
-    handing_over = waiting_server.site.spawner.delegate(waiting_server.id, waiting_server.nonce, Delegate(owner=True))
+    handing_over = waiting_server.site.spawner.owners.delegate(
+        waiting_server.id, waiting_server.nonce, Delegate(owner=True)
+    )
     supplying = waiting_server.site.spawner.supply_values(waiting_server.id, waiting_server.nonce, VALUES)
     owner, refusal = await asyncio.gather(handing_over, supplying, return_exceptions=True)
 
@@ -108,7 +110,7 @@ async def test_values_from_a_former_owner_are_refused(waiting_server: WaitingSer
 async def test_a_waiting_agent_opens_with_the_rotated_key(waiting_server: WaitingServer) -> None:
     """The old nonce is refused."""
     waiting_server.site.slow.go_on.set()
-    nonce = await waiting_server.site.spawner.rotate(waiting_server.id, waiting_server.nonce)
+    nonce = await waiting_server.site.spawner.owners.rotate(waiting_server.id, waiting_server.nonce)
     with pytest.raises(NotYours):
         await waiting_server.site.spawner.supply_values(waiting_server.id, waiting_server.nonce, VALUES)
 

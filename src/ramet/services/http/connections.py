@@ -74,7 +74,6 @@ class HttpServer:
         self._connections: dict[_Connection, None] = {}  #: the one with the oldest last request first
 
     async def start(self) -> None:
-        """Begin to accept connections."""
         loop, socket = asyncio.get_running_loop(), self.listener.socket
         create = loop.create_unix_server if socket.family.name == "AF_UNIX" else loop.create_server
         self._server = await create(self._connection, sock=socket)

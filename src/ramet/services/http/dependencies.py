@@ -10,7 +10,7 @@ from ramet.services.http.body_budget import BodyBudget
 from ramet.services.http.sse import Streams
 from ramet.services.idempotency.ledger import Ledger
 from ramet.services.operator.metrics import Metrics
-from ramet.services.operator.service import OperatorsView
+from ramet.services.operator.service import KernelViews
 from ramet.services.packaging.service import PackagingService
 from ramet.services.rules import Rules
 from ramet.services.teams.service import AgentSpawnerService
@@ -44,7 +44,7 @@ class AppDependencies:
     spawner: AgentSpawnerService
     agents: AgentService
     packaging: PackagingService
-    kernel: OperatorsView
+    views: KernelViews  #: opened by `RequestContext.kernel`
     metrics: Metrics
     bodies: BodyBudget
     ledger: Ledger

@@ -6,6 +6,7 @@ import logging
 from http import HTTPStatus
 from typing import Final
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -55,14 +56,10 @@ def provider_problem(error: BaseException) -> Problem:
     if problem.status == HTTPStatus.INTERNAL_SERVER_ERROR:
         _log.error("an answer failed", exc_info=error)
     if isinstance(error, NotYours):
-        return Problem(
-            type=problem.type,
-            title=problem.title,
-            status=HTTPStatus.UNAUTHORIZED,
-            detail="this key is not valid for an agent",
-        )
+        detail = "this key is not valid for an agent"
+        return replace(problem, status=HTTPStatus.UNAUTHORIZED, detail=detail, fields={})
     if isinstance(error, InvalidValue) and not isinstance(error, BodyTooLarge | KeyReused):
-        return Problem(type=problem.type, title=problem.title, status=HTTPStatus.BAD_REQUEST, detail=problem.detail)
+        return replace(problem, status=HTTPStatus.BAD_REQUEST, fields={})
     return problem
 
 

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 from collections.abc import AsyncGenerator, Coroutine, Sequence
 from functools import cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 from starlette.requests import ClientDisconnect, Request
 
-from ramet.core.errors import InvalidValue, NotYours
+from ramet.core.errors import InvalidValue, NotYours, Unknown
 from ramet.services.errors import BodyTooLarge, Undecodable, UnknownKey
 from ramet.services.http.body_budget import BodyHold
-from ramet.services.http.responses import Refusal, no_key
+from ramet.services.http.responses import Refusal
 from ramet.services.idempotency.attempts import Attempt, Sender
 from ramet.services.validation_errors import hide, invalid_value_of
 
 if TYPE_CHECKING:
     from ramet.services.http.dependencies import AppDependencies
+    from ramet.services.operator.service import KernelViews
 
 JSON_BYTES = 4 * 1024 * 1024
 PIECE_S, BODY_S = 30.0, 600.0  #: the time for a piece of a body, and for the whole body
@@ -27,16 +29,6 @@ PIECE_S, BODY_S = 30.0, 600.0  #: the time for a piece of a body, and for the wh
 _SPILL_BYTES, _SPILL_S = 16 * 1024 * 1024, 2.0
 
 T = TypeVar("T")
-
-
-class Hasher(Protocol):
-    """An incremental digest, like those of hashlib."""
-
-    def update(self, data: bytes, /) -> None:
-        """Add data."""
-
-    def hexdigest(self) -> str:
-        """Return the digest so far."""
 
 
 class RequestContext:
@@ -50,7 +42,7 @@ class RequestContext:
         self._restored_pieces: list[bytes] = []
         self.attempt: Attempt | None = None  #: set for a request with an `Idempotency-Key`
         self.sender: Sender | None = None  #: the sender whose revoked key is still valid for a repetition
-        self.hasher: Hasher | None = None  #: updated with the body as it arrives
+        self.hasher: hmac.HMAC | None = None  #: updated with the body as it arrives
         self._hold = BodyHold(parts.bodies, self._owner) if parts is not None else None
 
     @property
@@ -58,7 +50,8 @@ class RequestContext:
         """Return the key of the request. Raises Refusal if there is none."""
         if key_text := key_of(self.request):
             return key_text
-        raise no_key()
+        detail = "a key is needed: the header Authorization with Bearer and a key, or x-api-key"
+        raise Refusal(HTTPStatus.UNAUTHORIZED, detail, {"www-authenticate": "Bearer"})
 
     async def check_key(self) -> None:
         """Check the key. Raises UnknownKey if it opens nothing of any kernel, and Refusal if there is none."""
@@ -85,8 +78,19 @@ class RequestContext:
             raise NotYours("team", "")
         return team_id
 
+    def kernel(self, kind: str, part: str = "") -> KernelViews:
+        """Return the views of the kernel for the operator's key. `part` is the part of the path with an object's name.
+
+        For other keys, raise NotYours, as if no object of this kind existed.
+        """
+        name = self.request.path_params.get(part or kind, "")
+        if not self.parts.spawner.agents.is_operator(self.key):
+            raise NotYours(kind, name)
+        if "\0" in name:  # No object has such a name, and not every store can search for it.
+            raise Unknown(kind, name)
+        return self.parts.views
+
     def path(self, name: str) -> str:
-        """Return a part of the path, by its name."""
         value: str = self.request.path_params[name]
         return value
 

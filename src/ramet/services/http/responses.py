@@ -35,19 +35,11 @@ class Refusal(Exception):
         super().__init__(detail)
 
 
-def no_key() -> Refusal:
-    """Return the refusal of a request without a key. It says nothing about the requested object."""
-    detail = "a key is needed: the header Authorization with Bearer and a key, or x-api-key"
-    return Refusal(HTTPStatus.UNAUTHORIZED, detail, {"www-authenticate": "Bearer"})
-
-
 def json(value: Any, status: int = 200) -> Response:
-    """Return any structure as a JSON response."""
     return Response(_encoder.encode(value), status, media_type="application/json")
 
 
 def problem(error: BaseException) -> Response:
-    """Return any error as a problem document."""
     if isinstance(error, Refusal):
         return Response(error.problem.encode(), error.problem.status, error.headers, MEDIA_TYPE)
     document = to_problem(error)

@@ -36,7 +36,6 @@ class Streams:
         self._has_ended = self._is_broken = False
 
     def stream(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> EventStream:
-        """Return a response of these events."""
         return EventStream(events, self, headers=headers)
 
     def end(self) -> None:
@@ -55,7 +54,6 @@ class Streams:
         return len(self._open)
 
     def enter(self, stream: EventStream) -> None:
-        """Register an open stream."""
         self._open.add(stream)
         if self._is_broken:
             stream.move()
@@ -63,7 +61,6 @@ class Streams:
             stream.end()
 
     def leave(self, stream: EventStream) -> None:
-        """Unregister a stream that has ended."""
         self._open.discard(stream)
 
 

@@ -70,7 +70,6 @@ class Metrics:
             await self._sizes.stop()
 
     def families(self) -> Iterator[Family]:
-        """Yield all metrics with their present values."""
         yield Family("ramet_build_info", "gauge", "The version that runs.", [Sample(1, {"version": ramet_version()})])
         yield from self._now()
         if (counts := self._runtime.telemetry.counts) is not None:

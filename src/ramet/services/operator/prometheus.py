@@ -40,7 +40,6 @@ def samples_by(label: str, values: Mapping[str, float]) -> list[Sample]:
 
 
 def buckets(histogram: Histogram) -> list[Sample]:
-    """Return a histogram's samples."""
     count = histogram.count
     samples = [Sample(total, {"le": _number(bound)}, "_bucket") for bound, total in histogram.cumulative()]
     return [

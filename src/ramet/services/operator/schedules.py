@@ -18,7 +18,7 @@ _TIMES = "exactly one of every_s, in_s, at, cron"
 
 
 class ScheduleViews:
-    """The schedules of an `AgentScheduler` for its operator, who also uses `scheduler` itself."""
+    """The schedules of an `AgentScheduler` for its operator: pages of them, and new ones."""
 
     def __init__(self, scheduler: AgentScheduler, rules: Rules) -> None:
         """Apply `rules` to scheduled agents as well: they limit the use of this host."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import convert
 
-from ramet.core.errors import Gone, InvalidValue, MailRefused, NotYours, Unknown
+from ramet.core.errors import Gone, InvalidValue, MailRefused, Unknown
 from ramet.host.control.operator import OperatorControl
 from ramet.host.control.run_queries import RunRow
 from ramet.host.journal.journal import Journal
@@ -21,7 +21,6 @@ from ramet.services.operator.schedules import ScheduleViews
 from ramet.services.operator.sessions import SessionViews
 from ramet.services.operator.states import StateViews
 from ramet.services.rules import Rules
-from ramet.services.teams.agents import AgentTable
 
 MOST_REASON = 10_000  #: characters
 STOPPED = "stopped by the operator"
@@ -43,7 +42,7 @@ class KernelViews:
         self._store = journal.store
         self._steering = OperatorControl(journal.users, journal.store)
         self.runs = RunViews(journal, self._steering, is_elsewhere or _is_nowhere_else, agent_paths)
-        self.schedules = ScheduleViews(scheduler, rules)
+        self.scheduler, self.schedules = scheduler, ScheduleViews(scheduler, rules)
         self.gates = GateViews(journal)
         self.sessions = SessionViews(journal, runtime.working_dir, is_elsewhere or _is_nowhere_else)
         self.states = StateViews(runtime.dynamic.registries, journal, self.runs)
@@ -103,24 +102,6 @@ class KernelViews:
         if len(reason) > MOST_REASON:
             raise InvalidValue("reason", reason, f"text of at most {MOST_REASON} characters")
         await self._steering.answer(approval, allowed, reason)
-
-
-class OperatorsView:
-    """The access to a kernel's views."""
-
-    def __init__(self, agents: AgentTable, views: KernelViews) -> None:
-        self._agents, self._views = agents, views
-
-    def open(self, key: str, kind: str, name: str = "") -> KernelViews:
-        """Return the views for the operator's key.
-
-        For other keys, raise NotYours, as if nothing of that name existed.
-        """
-        if not self._agents.is_operator(key):
-            raise NotYours(kind, name)
-        if "\0" in name:  # No object has such a name, and not every store can search for it.
-            raise Unknown(kind, name)
-        return self._views
 
 
 async def _is_nowhere_else(tree: str) -> bool:

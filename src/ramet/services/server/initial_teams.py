@@ -22,9 +22,8 @@ async def reserve(teams: Mapping[str, Mapping[str, float]], spawner: AgentSpawne
             try:
                 created = await spawner.create_team(CreateTeam(resources=dict(amounts), name=name), operator)
             except InvalidValue:
-                if (
-                    reserved := await spawner.reserved_resources(name)
-                ) is None:  # No other kernel has reserved it concurrently.
+                reserved = await spawner.reserved_resources(name)
+                if reserved is None:  # No other kernel has reserved it concurrently.
                     raise
             else:
                 _log.info("team %s: reserved as %s: %s", name, created.team.id, _words(created.team.resources))

@@ -34,7 +34,7 @@ from ramet.services.http.connections import Bounds, HttpServer
 from ramet.services.http.sockets import Listener, reachable_address, tcp_listener, unix_listener
 from ramet.services.idempotency.ledger import Ledger
 from ramet.services.operator.metrics import Metrics
-from ramet.services.operator.service import KernelViews, OperatorsView
+from ramet.services.operator.service import KernelViews
 from ramet.services.packaging.bundles.requirements import Installs
 from ramet.services.packaging.contract import BundleLimits
 from ramet.services.packaging.service import PackagingService
@@ -348,7 +348,7 @@ class Server:
             spawner=self.spawner,
             agents=self.agents,
             packaging=packaging,
-            kernel=OperatorsView(self.spawner.agents, views),
+            views=views,
             metrics=metrics,
             ledger=Ledger(self.runtime.journal.store, self.runtime.clock),
             rules=self._rules,

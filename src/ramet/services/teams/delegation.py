@@ -24,7 +24,8 @@ class Owners:
     ) -> DelegatedKey:
         """Make a narrower key, or transfer the ownership, which invalidates every older key.
 
-        With an `entropy` argument, a key that was made from it before is returned again.
+        Raises NotYours, InvalidValue. With an `entropy`, the key is derived from it; a key that was made from it before
+        is returned again.
         """
         entropy, is_again = entropy or self._entropy, entropy is not None
         new_key = keys.new_key("agent", entropy)
@@ -46,11 +47,14 @@ class Owners:
         return DelegatedKey(id, new_key, ring.delegated[-1].rights)
 
     async def revoke(self, agent: str, key: str, key_id: str) -> None:
-        """Revoke a narrower key, and all keys that it made."""
+        """Revoke a narrower key, and all keys that it made. Raises NotYours, Unknown."""
         await self._change(agent, key, lambda by, ring: keys.revoke(ring, key_id, by=by))
 
     async def rotate(self, agent: str, key: str, entropy: Callable[[int], bytes] | None = None) -> str:
-        """Make a new key for the same owner. A key that was made from `entropy` before is returned again."""
+        """Make a new key for the owner. The old key is invalid, narrower keys stay. Raises NotYours.
+
+        With an `entropy`, the key is derived from it; a key that was made from it before is returned again.
+        """
         new_key = keys.new_key("agent", entropy or self._entropy)
         if entropy is not None and self._made_before(agent, new_key) is not None:
             return new_key

@@ -25,8 +25,6 @@ from ramet.services.contract import (
     AgentType,
     CreatedTeam,
     CreateTeam,
-    Delegate,
-    DelegatedKey,
     ImageStore,
     ListAgents,
     SpawnAgent,
@@ -64,7 +62,7 @@ class _OpenParts(NamedTuple):
 
 
 class AgentSpawnerService:
-    """The teams and agents of one server. `agents` is the table of its agents for other services.
+    """The teams and agents of one server. `agents` is the table of its agents, `owners` changes their keys.
 
     `folder` has one folder for each agent. `operator` is the key that opens everything, and the only key that creates
     teams. `rules` limit the use of this host by agents. `secrets` and `env_vars` are values for the policies of agents
@@ -85,7 +83,7 @@ class AgentSpawnerService:
         entropy: Callable[[int], bytes] = chance.token_bytes,
     ) -> None:
         self.agents = AgentTable(operator, runtime.clock)
-        self._owners = Owners(self.agents, runtime.clock, entropy)
+        self.owners = Owners(self.agents, runtime.clock, entropy)
         self._rules = rules or Rules()
         self._checks = Checks(runtime, types, images, folder, self._rules)
         self._runtime, self._folder, self._entropy = runtime, folder, entropy
@@ -173,7 +171,6 @@ class AgentSpawnerService:
 
     @property
     def teams(self) -> Collection[str]:
-        """The ids of all teams of this server."""
         return self._team_states.keys()
 
     def is_taking_over(self, team: str) -> bool:
@@ -323,8 +320,8 @@ class AgentSpawnerService:
         Raises NotYours, InvalidValue, TakenOver, and the errors of its type; the agent then continues to wait. A caller
         that stops waiting does not stop the resumption.
         """
-        entry, lifecycle = self._owners.authorize_owner(agent, key), self._parts.lifecycle
-        check = partial(self._owners.authorize_owner, agent, key)
+        entry, lifecycle = self.owners.authorize_owner(agent, key), self._parts.lifecycle
+        check = partial(self.owners.authorize_owner, agent, key)
         task = lifecycle.begin(self._parts.takeover.recovery.resume(entry, request, check))
         return (await asyncio.shield(task)).info()
 
@@ -359,25 +356,6 @@ class AgentSpawnerService:
             or self.agents.team_of(key)
             or keys.hash_of(key)
         )
-
-    async def delegate(self, agent: str, key: str, request: Delegate, entropy: Entropy | None = None) -> DelegatedKey:
-        """Make a narrower key, or transfer the ownership, which invalidates every older key.
-
-        Raises NotYours, InvalidValue. With an `entropy`, the key is derived from it; a key that was made from it before
-        is returned again.
-        """
-        return await self._owners.delegate(agent, key, request, entropy)
-
-    async def revoke(self, agent: str, key: str, key_id: str) -> None:
-        """Revoke a narrower key, and all keys that it made. Raises NotYours, Unknown."""
-        await self._owners.revoke(agent, key, key_id)
-
-    async def rotate(self, agent: str, key: str, entropy: Entropy | None = None) -> str:
-        """Make a new key for the owner. The old key is invalid, narrower keys stay. Raises NotYours.
-
-        With an `entropy`, the key is derived from it; a key that was made from it before is returned again.
-        """
-        return await self._owners.rotate(agent, key, entropy)
 
     # ---- users of images and bundles
 

@@ -111,16 +111,15 @@ async def _supply_values(call: RequestContext) -> AgentInfo:
 )
 async def _delegate(call: RequestContext) -> DelegatedKey:
     if call.sender is None:
-        call.parts.spawner.agents.authorized_entry(
-            call.path("agent"), call.key, "delegate"
-        )  # before reading bytes of a stranger
+        # Check before reading bytes of a stranger.
+        call.parts.spawner.agents.authorized_entry(call.path("agent"), call.key, "delegate")
     request, entropy = await call.json(Delegate), call.attempt.entropy if call.attempt is not None else None
-    return await call.parts.spawner.delegate(call.path("agent"), call.key, request, entropy)
+    return await call.parts.spawner.owners.delegate(call.path("agent"), call.key, request, entropy)
 
 
 @OPERATIONS.add(endpoints.REVOKE, "Revoke a narrower key", of="agent", status=204, refuses=(409,))
 async def _revoke(call: RequestContext) -> None:
-    await call.parts.spawner.revoke(call.path("agent"), call.key, call.path("id"))
+    await call.parts.spawner.owners.revoke(call.path("agent"), call.key, call.path("id"))
 
 
 @OPERATIONS.add(
@@ -133,4 +132,4 @@ async def _revoke(call: RequestContext) -> None:
 )
 async def _rotate(call: RequestContext) -> Rotated:
     entropy = call.attempt.entropy if call.attempt is not None else None
-    return Rotated(await call.parts.spawner.rotate(call.path("agent"), call.key, entropy))
+    return Rotated(await call.parts.spawner.owners.rotate(call.path("agent"), call.key, entropy))

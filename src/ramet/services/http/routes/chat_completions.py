@@ -22,7 +22,7 @@ from ramet.services.formats.registry import Format, format_of
 from ramet.services.http.endpoints import Endpoint
 from ramet.services.http.error_forms import provider_problem, provider_refusal
 from ramet.services.http.request import RequestContext
-from ramet.services.http.routes.operation import Operation
+from ramet.services.http.routes.operation import Operations
 from ramet.services.http.sse import StreamMoved
 from ramet.services.http.started_turns import begin_once
 from ramet.services.turns.turn import Batch, OnLeave, Turn
@@ -159,41 +159,35 @@ def _fold(format: Format, chunks: Sequence[bytes]) -> bytes:
         raise Bug(f"an agent answered an API client with an invalid answer: {problem!r}") from None
 
 
+OPERATIONS: Final = Operations()
+_COMPLETION: Final[dict[str, Any]] = {
+    "repetition": "found",
+    "begins": True,
+    "of": "key",
+    "stream": True,
+    "refuses": (403, 409, 410, 429, 501, 502),
+    "own_error_form": True,
+}
+OPERATIONS.add(
+    Endpoint("chat_completions", "POST", "/v1/chat/completions", dict[str, Any], takes=dict[str, Any]),
+    "Send a message to the agent of the key, in the format of OpenAI clients",
+    **_COMPLETION,
+)(_completion_handler(openai.NAME))
+OPERATIONS.add(
+    Endpoint("messages", "POST", "/v1/messages", dict[str, Any], takes=dict[str, Any]),
+    "Send a message to the agent of the key, in the format of Anthropic clients",
+    **_COMPLETION,
+)(_completion_handler(anthropic.NAME))
+
+
+@OPERATIONS.add(
+    Endpoint("models", "GET", "/v1/models", ModelList),
+    "List the agent of the key as a model",
+    of="key",
+    own_error_form=True,
+)
 async def _models(call: RequestContext) -> Any:
     info = call.parts.agents.info(call.parts.agent_of(call.key), call.key)
     created = int(datetime.fromisoformat(info.created_at).timestamp())
     model = Model(id=info.id, display_name=info.path, created=created, created_at=info.created_at)
     return ModelList(data=[model], first_id=info.id, last_id=info.id)
-
-
-OPERATIONS: Final = (
-    Operation(
-        endpoint=Endpoint("chat_completions", "POST", "/v1/chat/completions", dict[str, Any], takes=dict[str, Any]),
-        repetition="found",
-        begins=True,
-        of="key",
-        summary="Send a message to the agent of the key, in the format of OpenAI clients",
-        handle=_completion_handler(openai.NAME),
-        stream=True,
-        refuses=(403, 409, 410, 429, 501, 502),
-        own_error_form=True,
-    ),
-    Operation(
-        endpoint=Endpoint("messages", "POST", "/v1/messages", dict[str, Any], takes=dict[str, Any]),
-        repetition="found",
-        begins=True,
-        of="key",
-        summary="Send a message to the agent of the key, in the format of Anthropic clients",
-        handle=_completion_handler(anthropic.NAME),
-        stream=True,
-        refuses=(403, 409, 410, 429, 501, 502),
-        own_error_form=True,
-    ),
-    Operation(
-        endpoint=Endpoint("models", "GET", "/v1/models", ModelList),
-        of="key",
-        summary="List the agent of the key as a model",
-        handle=_models,
-        own_error_form=True,
-    ),
-)

@@ -25,6 +25,6 @@ async def _metrics(call: RequestContext) -> Response:
     metrics = call.parts.metrics
     if not metrics.is_public:
         await call.check_key()
-        call.parts.kernel.open(call.key, "metrics")
+        call.kernel("metrics")
     text = exposition(metrics.families())
     return Response(text.encode("utf-8", "backslashreplace"), headers={"content-type": MEDIA_TYPE})

@@ -30,13 +30,9 @@ from ramet.services.operator.contract import (
     StopRun,
     WhichFile,
 )
-from ramet.services.operator.service import KernelViews, paginate
+from ramet.services.operator.service import paginate
 
 OPERATIONS: Final = Operations()
-
-
-def _kernel(call: RequestContext) -> KernelViews:
-    return call.parts.kernel.open(call.key, "run", call.request.path_params.get("run", ""))
 
 
 def _merge(call: RequestContext, pages: Sequence[ApprovalPage]) -> ApprovalPage:
@@ -47,17 +43,17 @@ def _merge(call: RequestContext, pages: Sequence[ApprovalPage]) -> ApprovalPage:
 
 @OPERATIONS.add(endpoints.LIST_RUNS, "List the runs of the server's kernel: the active runs, or all recorded runs")
 async def _list(call: RequestContext) -> RunPage:
-    return await _kernel(call).runs.runs(call.query(RunFilter))
+    return await call.kernel("run").runs.runs(call.query(RunFilter))
 
 
 @OPERATIONS.add(endpoints.GET_RUN, "One run, with its result", of="run")
 async def _get(call: RequestContext) -> RunRow:
-    return await _kernel(call).runs.run(call.path("run"))
+    return await call.kernel("run").runs.run(call.path("run"))
 
 
 @OPERATIONS.add(endpoints.RUN_TREE, "List all runs of the tree of a run", of="run")
 async def _tree(call: RequestContext) -> RunPage:
-    return await _kernel(call).runs.tree(call.path("run"), call.query(Paging))
+    return await call.kernel("run").runs.tree(call.path("run"), call.query(Paging))
 
 
 @OPERATIONS.add(
@@ -68,7 +64,7 @@ async def _tree(call: RequestContext) -> RunPage:
     resumes=True,
 )
 async def _events(call: RequestContext) -> EventStream:
-    runs, options, run = _kernel(call).runs, call.query(EventOptions), call.path("run")
+    runs, options, run = call.kernel("run").runs, call.query(EventOptions), call.path("run")
     options.after = call.after(options.after)
     await runs.tree_of(run)  # Report errors before the stream begins.
     return call.parts.streams.stream(encode_events(runs.events(run, options)))
@@ -82,7 +78,7 @@ async def _events(call: RequestContext) -> EventStream:
     refuses=(409,),
 )
 async def _send(call: RequestContext) -> Sent:
-    kernel, mail = _kernel(call), await call.json(Mail)
+    kernel, mail = call.kernel("run"), await call.json(Mail)
     return await kernel.send(call.path("run"), mail.text, mail.dedupe_s)
 
 
@@ -94,20 +90,20 @@ async def _send(call: RequestContext) -> Sent:
     refuses=(410,),
 )
 async def _stop(call: RequestContext) -> Stopped:
-    return await _kernel(call).stop(call.path("run"), (await call.json(StopRun)).reason)
+    return await call.kernel("run").stop(call.path("run"), (await call.json(StopRun)).reason)
 
 
 @OPERATIONS.add(
     endpoints.RUN_FILE, "Read a file of an active run, by its path in the run's workspace", of="run", refuses=(410, 413)
 )
 async def _file(call: RequestContext) -> Response:
-    content = await _kernel(call).read_file(call.path("run"), call.query(WhichFile).path)
+    content = await call.kernel("run").read_file(call.path("run"), call.query(WhichFile).path)
     return Response(content, media_type=BYTES, headers={"x-content-type-options": "nosniff"})
 
 
 @OPERATIONS.add(endpoints.KEEP_RUN, "Retain the tree of a run permanently, or no longer", repetition="again", of="run")
 async def _keep(call: RequestContext) -> KeptTree:
-    return await _kernel(call).keep(call.path("run"), (await call.json(KeepTree)).on)
+    return await call.kernel("run").keep(call.path("run"), (await call.json(KeepTree)).on)
 
 
 @OPERATIONS.add(
@@ -118,12 +114,12 @@ async def _keep(call: RequestContext) -> KeptTree:
     unpaged_query=b"limit=%d" % MOST,
 )
 async def _approvals(call: RequestContext) -> ApprovalPage:
-    return await call.parts.kernel.open(call.key, "approval").approvals(call.query(Paging))
+    return await call.kernel("approval").approvals(call.query(Paging))
 
 
 @OPERATIONS.add(endpoints.ANSWER_APPROVAL, "Answer a question, once", repetition="again", of="whoever", status=204)
 async def _answer(call: RequestContext) -> None:
     approval = call.path("approval")
-    kernel = call.parts.kernel.open(call.key, "approval", approval)
+    kernel = call.kernel("approval")
     answer = await call.json(AnswerApproval)
     await kernel.answer(approval, answer.allowed, answer.reason)

@@ -18,23 +18,18 @@ from ramet.services.operator.contract import (
     PutGatePolicy,
     WhichVersion,
 )
-from ramet.services.operator.safety import GateViews
 
 OPERATIONS: Final = Operations()
 
 
-def _gates(call: RequestContext) -> GateViews:
-    return call.parts.kernel.open(call.key, "safety policy", call.request.path_params.get("policy", "")).gates
-
-
 @OPERATIONS.add(endpoints.LIST_POLICIES, "The safety policies of the server, by name")
 async def _list(call: RequestContext) -> GatePolicyPage:
-    return await _gates(call).page(call.query(Paging))
+    return await call.kernel("safety policy", "policy").gates.page(call.query(Paging))
 
 
 @OPERATIONS.add(endpoints.GET_POLICY, "Return a safety policy: its newest version, or the version with a number")
 async def _get(call: RequestContext) -> GatePolicy:
-    return await _gates(call).get(call.path("policy"), call.query(WhichVersion).version)
+    return await call.kernel("safety policy", "policy").gates.get(call.path("policy"), call.query(WhichVersion).version)
 
 
 @OPERATIONS.add(
@@ -44,13 +39,13 @@ async def _get(call: RequestContext) -> GatePolicy:
     refuses=(409,),
 )
 async def _put(call: RequestContext) -> GatePolicy:
-    gates = _gates(call)
+    gates = call.kernel("safety policy", "policy").gates
     return await gates.put(call.path("policy"), await call.json(PutGatePolicy))
 
 
 @OPERATIONS.add(endpoints.PASSAGES, "List the events of the safety gates after a cursor")
 async def _list_passages(call: RequestContext) -> PassagePage:
-    return await _gates(call).list_events(call.query(PassageFilter))
+    return await call.kernel("safety policy", "policy").gates.list_events(call.query(PassageFilter))
 
 
 @OPERATIONS.add(
@@ -60,6 +55,6 @@ async def _list_passages(call: RequestContext) -> PassagePage:
     resumes=True,
 )
 async def _follow_passages(call: RequestContext) -> EventStream:
-    gates, query = _gates(call), call.query(PassageFilter)
+    gates, query = call.kernel("safety policy", "policy").gates, call.query(PassageFilter)
     query.after = call.after(query.after)
     return call.parts.streams.stream(encode_events(gates.follow_events(query)))

@@ -9,25 +9,20 @@ from ramet.services.http.request import RequestContext
 from ramet.services.http.routes.operation import Operations
 from ramet.services.http.schemas import Newest
 from ramet.services.operator.contract import Paging, RemovedSession, SessionPage, ShownSession
-from ramet.services.operator.sessions import SessionViews
 
 OPERATIONS: Final = Operations()
 
 
-def _sessions(call: RequestContext) -> SessionViews:
-    return call.parts.kernel.open(call.key, "session", call.request.path_params.get("session", "")).sessions
-
-
 @OPERATIONS.add(endpoints.LIST_SESSIONS, "List the recorded conversations, the newest first")
 async def _list(call: RequestContext) -> SessionPage:
-    return await _sessions(call).page(call.query(Paging))
+    return await call.kernel("session").sessions.page(call.query(Paging))
 
 
 @OPERATIONS.add(
     endpoints.GET_SESSION, "Return a conversation with its messages, by the id of its session or of its root"
 )
 async def _get(call: RequestContext) -> ShownSession:
-    return await _sessions(call).get(call.path("session"), call.query(Newest).last)
+    return await call.kernel("session").sessions.get(call.path("session"), call.query(Newest).last)
 
 
 @OPERATIONS.add(
@@ -36,4 +31,4 @@ async def _get(call: RequestContext) -> ShownSession:
     refuses=(403, 409),
 )
 async def _remove(call: RequestContext) -> RemovedSession:
-    return await _sessions(call).remove(call.path("session"))
+    return await call.kernel("session").sessions.remove(call.path("session"))

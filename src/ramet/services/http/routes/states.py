@@ -21,13 +21,13 @@ OPERATIONS: Final = Operations()
 
 @OPERATIONS.add(endpoints.LIST_RECIPES, "List the agent definitions that agents have registered")
 async def _recipes(call: RequestContext) -> RecipePage:
-    return await call.parts.kernel.open(call.key, "recipe").states.recipes(call.query(RecipeFilter))
+    return await call.kernel("recipe").states.recipes(call.query(RecipeFilter))
 
 
 @OPERATIONS.add(endpoints.RUN_STATE, "Values of a run's own state: now, as of an event, or as of a commit", of="run")
 async def _state(call: RequestContext) -> StatePage:
     run = call.path("run")
-    return await call.parts.kernel.open(call.key, "run", run).states.page(run, call.query(StateQuery))
+    return await call.kernel("run").states.page(run, call.query(StateQuery))
 
 
 @OPERATIONS.add(
@@ -35,5 +35,5 @@ async def _state(call: RequestContext) -> StatePage:
 )
 async def _versions(call: RequestContext) -> StateVersions:
     run = call.path("run")
-    states = call.parts.kernel.open(call.key, "run", run).states
+    states = call.kernel("run").states
     return await states.versions(run, call.query(VersionsOptions).limit)

@@ -26,7 +26,7 @@ from ramet.services.http.routes import (
     teams,
     turns,
 )
-from ramet.services.http.routes.operation import Operation
+from ramet.services.http.routes.operation import Operation, Operations
 from ramet.services.http.schemas import Health
 from ramet.services.version import ramet_version
 
@@ -37,16 +37,27 @@ def document() -> bytes:
     return msgspec.json.encode(openapi.document(OPERATIONS, ramet_version()))
 
 
+_OWN: Final = Operations()
+
+
+@_OWN.add(Endpoint("healthz", "GET", "/healthz", Health), "Report that the server is alive", needs_key=False)
 async def _healthz(call: RequestContext) -> Health:
     return Health(status="ok", version=ramet_version())
 
 
+@_OWN.add(
+    Endpoint("readyz", "GET", "/readyz", Health),
+    "Report whether the server accepts work: its store is open and available, and it is not shutting down",
+    needs_key=False,
+    refuses=(503,),
+)
 async def _readyz(call: RequestContext) -> Health:
     if why := call.parts.unready():
         raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, why, {"retry-after": "1"})
     return Health(status="ready", version=ramet_version())
 
 
+@_OWN.add(Endpoint("openapi", "GET", "/openapi.json", dict), "This document", needs_key=False)
 async def _openapi(call: RequestContext) -> Response:
     return Response(document(), media_type="application/json")
 
@@ -63,23 +74,5 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *states.OPERATIONS,
     *safety.OPERATIONS,
     *metrics.OPERATIONS,
-    Operation(
-        endpoint=Endpoint("healthz", "GET", "/healthz", Health),
-        summary="Report that the server is alive",
-        handle=_healthz,
-        needs_key=False,
-    ),
-    Operation(
-        endpoint=Endpoint("readyz", "GET", "/readyz", Health),
-        summary="Report whether the server accepts work: its store is open and available, and it is not shutting down",
-        handle=_readyz,
-        needs_key=False,
-        refuses=(503,),
-    ),
-    Operation(
-        endpoint=Endpoint("openapi", "GET", "/openapi.json", dict),
-        summary="This document",
-        handle=_openapi,
-        needs_key=False,
-    ),
+    *_OWN,
 )
