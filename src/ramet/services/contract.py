@@ -237,7 +237,7 @@ class LoadedBundles(Protocol):
     async def load(self, id: str, check: Callable[[LoadableBundle], None]) -> LoadableBundle:
         """Link a bundle into the folder, and record it.
 
-        Raises Unknown, Damaged, InvalidValue, and the errors of `check`.
+        Raises Unknown, Damaged, InvalidValue, the errors of `check`, and Gone if the agent ends meanwhile.
         """
 
     async def unload(self, id: str) -> LoadableBundle:

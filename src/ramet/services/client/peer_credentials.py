@@ -28,5 +28,4 @@ async def verify_peer(event: str, info: dict[str, Any]) -> None:
 
 
 def user_of(connection: socket.socket) -> int:
-    """Return the user of the process at the other end."""
     return int(_PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))[1])

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from ramet.core.errors import InvalidValue, MissingExtra
+from ramet.core.errors import InvalidValue, MissingExtra, ProtocolError
 from ramet.services.http.endpoints import Endpoint
 from ramet.services.idempotency.attempts import HEADER
 from ramet.services.idempotency.attempts import checked_key as checked_idempotency_key
@@ -38,12 +38,14 @@ class RequestSpec(Generic[T]):
         return HEADER in self.headers
 
     def answer(self, data: bytes) -> T:
-        """Decode the body of an answer. Raises msgspec.DecodeError for an invalid body."""
+        """Decode the body of an answer. Raises ProtocolError for an invalid body."""
         answers: Any = self.endpoint.answers
-        value: Any = data
-        if answers is not bytes:
-            value = None if answers is NoneType else msgspec.json.decode(data, type=answers)
-        return value  # type: ignore[no-any-return]  # of the type that the endpoint names
+        if answers is bytes or answers is NoneType:
+            return data if answers is bytes else None  # type: ignore[return-value]  # as the endpoint names it
+        try:
+            return msgspec.json.decode(data, type=answers)  # type: ignore[no-any-return]  # likewise
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+            raise ProtocolError(f"the answer to {self.endpoint.method} {self.path} is not valid: {problem}") from None
 
 
 def request_to(
@@ -88,10 +90,6 @@ class ServerAddress:
     url: str
     socket: str | None
     key: str
-
-    def options(self) -> dict[str, Any]:
-        """Return the options for a client of httpx2."""
-        return {"base_url": self.url, "trust_env": False}
 
 
 def place_of(address: str | os.PathLike[str], key: str | None) -> ServerAddress:

@@ -19,7 +19,6 @@ class SyncKernel:
         self.client, self._call = client, call
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run a coroutine in the client's own loop, and wait."""
         done: T = self._call(work)
         return done
 

@@ -6,9 +6,7 @@ import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, TypeVar
 
-import msgspec
-
-from ramet.core.errors import Gone, ProtocolError, RametError
+from ramet.core.errors import Gone, RametError
 from ramet.services.client import requests
 from ramet.services.client.errors import error_of
 from ramet.services.client.peer_credentials import verify_peer
@@ -38,7 +36,7 @@ class Transport:
         verify = self._address.url.startswith("https://")
         transport = http.AsyncHTTPTransport(uds=self._address.socket, trust_env=False, verify=verify)
         timeout = http.Timeout(TIMEOUT_S, pool=None)
-        self._http = http.AsyncClient(transport=transport, timeout=timeout, **self._address.options())
+        self._http = http.AsyncClient(transport=transport, timeout=timeout, base_url=self._address.url, trust_env=False)
         self._transport_error = http.TransportError
 
     async def close(self) -> None:
@@ -91,7 +89,7 @@ class Transport:
             raise self._unreachable(problem) from None
         if response.status_code >= 400:
             raise error_of(response.content, response.status_code)
-        return _answer(ask, response.content)
+        return ask.answer(response.content)
 
     async def stream(
         self,
@@ -135,10 +133,3 @@ class Transport:
         reason = re.sub(r"^\[Errno \d+\] ", "", str(problem)) or type(problem).__name__
         hint = "; is `ramet serve` running there?" if self._address.socket else ""
         return Lost(f"no server answers at {address}: {reason}{hint}")
-
-
-def _answer(ask: RequestSpec[T], data: bytes) -> T:
-    try:
-        return ask.answer(data)
-    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-        raise ProtocolError(f"the answer to {ask.endpoint.method} {ask.path} is not valid: {problem}") from None

@@ -55,11 +55,9 @@ class Writer:
         )
 
     def text(self, delta: str) -> Sequence[bytes]:
-        """Return the event with the next piece of text."""
         return (_event("content_block_delta", index=0, delta={"type": "text_delta", "text": delta}),)
 
     def end(self, usage: Usage, stop: Stop = "end") -> Sequence[bytes]:
-        """Return the events that end the answer, with its usage."""
         delta = {"stop_reason": _REASONS[stop], "stop_sequence": None}
         return (
             _event("content_block_stop", index=0),
@@ -69,12 +67,10 @@ class Writer:
 
 
 def check(body: bytes) -> None:
-    """Refuse a request for something that no agent does. Raises InvalidValue, which names the parameter."""
     parameters.check(body, parameters.ANTHROPIC)
 
 
 def fold(chunks: Iterable[bytes]) -> bytes:
-    """Return the events of one answer as one `message`, for a client that wants no stream."""
     message: dict[str, Any] = {}
     texts: list[str] = []
     for chunk in chunks:
@@ -90,13 +86,11 @@ def fold(chunks: Iterable[bytes]) -> bytes:
 
 
 def text_of(chunk: bytes) -> str:
-    """Return the answer's text in a chunk; "" for a chunk that begins or ends the answer."""
     event = msgspec.json.decode(chunk)
     return str(event["delta"]["text"]) if event["type"] == "content_block_delta" else ""
 
 
 def writer_of(chunk: bytes) -> Writer:
-    """Return a writer that continues the answer with this first chunk."""
     message = msgspec.json.decode(chunk)["message"]
     return Writer(message["id"].removeprefix("msg_"), message["model"], 0)
 
@@ -107,10 +101,7 @@ def event_name(chunk: bytes) -> str:
 
 
 def error(message: str, status: int, parameter: str = "") -> bytes:
-    """Return a problem in the clients' format, for a request or within a stream. `status` is HTTP's.
-
-    `parameter`, the invalid part of the request, appears in the message only.
-    """
+    """Return a problem in the clients' format. `parameter` appears in the message only."""
     kind = _KINDS.get(status, "api_error" if status >= 500 else "invalid_request_error")
     return _event("error", error={"type": kind, "message": message})
 

@@ -27,7 +27,6 @@ class Writer:
     """A writer for the chunks of one answer: call `begin`, then `text` any number of times, then `end`."""
 
     def __init__(self, id: str, model: str, created: int) -> None:
-        """Begin an answer. `created` is in seconds since 1970."""
         self._envelope = {
             "id": f"chatcmpl-{id}",
             "object": "chat.completion.chunk",
@@ -36,15 +35,12 @@ class Writer:
         }
 
     def begin(self) -> Sequence[bytes]:
-        """Return the chunk that begins an answer."""
         return (self._chunk({"role": "assistant", "content": ""}),)
 
     def text(self, delta: str) -> Sequence[bytes]:
-        """Return the chunk with the next piece of text."""
         return (self._chunk({"content": delta}),)
 
     def end(self, usage: Usage, stop: Stop = "end") -> Sequence[bytes]:
-        """Return the chunk that ends the answer, with its usage."""
         return (self._chunk({}, finish_reason=_REASONS[stop], usage=_usage_fields(usage)),)
 
     def _chunk(self, delta: dict[str, Any], *, finish_reason: str | None = None, **more: Any) -> bytes:
@@ -53,12 +49,10 @@ class Writer:
 
 
 def check(body: bytes) -> None:
-    """Refuse a request for something that no agent does. Raises InvalidValue, which names the parameter."""
     parameters.check(body, parameters.OPENAI)
 
 
 def fold(chunks: Iterable[bytes]) -> bytes:
-    """Return the chunks of one answer as one `chat.completion`, for a client that wants no stream."""
     completion: dict[str, Any] = {}
     texts: list[str] = []
     reason = None
@@ -74,12 +68,10 @@ def fold(chunks: Iterable[bytes]) -> bytes:
 
 
 def text_of(chunk: bytes) -> str:
-    """Return the answer's text in a chunk; "" for a chunk that begins or ends the answer."""
     return "".join(each["delta"].get("content") or "" for each in msgspec.json.decode(chunk)["choices"])
 
 
 def writer_of(chunk: bytes) -> Writer:
-    """Return a writer that continues the answer with this first chunk."""
     piece = msgspec.json.decode(chunk)
     return Writer(piece["id"].removeprefix("chatcmpl-"), piece["model"], piece["created"])
 
@@ -90,10 +82,6 @@ def event_name(chunk: bytes) -> str:
 
 
 def error(message: str, status: int, parameter: str = "") -> bytes:
-    """Return a problem in the clients' format, for a request or within a stream. `status` is HTTP's.
-
-    `parameter` is the invalid part of the request.
-    """
     kind = "server_error" if status >= 500 else "invalid_request_error"
     code = {401: "invalid_api_key", 429: "rate_limit_exceeded"}.get(status)
     return msgspec.json.encode({"error": {"message": message, "type": kind, "param": parameter or None, "code": code}})

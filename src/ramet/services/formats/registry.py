@@ -40,7 +40,7 @@ class Format(Protocol):
         """Return a writer for one answer; `created` is in seconds since 1970."""
 
     def fold(self, chunks: Iterable[bytes]) -> bytes:
-        """Return all chunks of an answer as one object."""
+        """Return all chunks of an answer as one object, for a client that wants no stream."""
 
     def text_of(self, chunk: bytes) -> str:
         """Return the answer's text in a chunk; "" for a chunk that begins or ends the answer."""
@@ -52,7 +52,10 @@ class Format(Protocol):
         """Return the name of the chunk in a stream of events; "" for no name."""
 
     def error(self, message: str, status: int, parameter: str = "") -> bytes:
-        """Return a problem in the clients' format; `parameter` is the invalid part of the request."""
+        """Return a problem in the clients' format, for a request or within a stream. `status` is HTTP's.
+
+        `parameter` is the invalid part of the request.
+        """
 
 
 FORMATS: Final[Mapping[str, Format]] = {anthropic.NAME: anthropic, openai.NAME: openai}

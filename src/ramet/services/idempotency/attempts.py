@@ -74,7 +74,6 @@ class Attempt:
 
     @property
     def turn_id(self) -> str:
-        """The id of the turn that the request begins."""
         return f"turn-{self.entropy(12).hex()}"
 
     def redact(self, answer: bytes) -> bytes:
@@ -82,7 +81,6 @@ class Attempt:
         return answer.replace(self._text, _CUT)
 
     def unredact(self, answer: bytes) -> bytes:
-        """Undo `redact`."""
         return answer.replace(_CUT, self._text)
 
     @property

@@ -95,7 +95,7 @@ class Ledger:
             puts.append(DocumentWrite(ANSWER, slot, redacted_body))
         await self._store.put_together([], puts)
         self.release(attempt)
-        await self._retention.count_answer(record.size)
+        await self._retention.count(answer_bytes=record.size)
 
     async def drop(self, attempt: Attempt) -> None:
         """Remove the record of a refused request: nothing was done, and the same key may be used again."""
@@ -128,7 +128,7 @@ class Ledger:
                 if await self._is_at_work(record):
                     raise RequestInProgress()
             if record is None:
-                await self._retention.count_record()
+                await self._retention.count(records=1)
                 record = await self._new_record(owner, digest)
             else:
                 record = replace(

@@ -37,17 +37,10 @@ class Retention:
         self._new, self._new_bytes = sweep_records, 0  # So that the first request sweeps.
         self._swept_at = 0.0
 
-    async def count_record(self) -> None:
-        """Count a new record. Sweep after enough new records, and each hour."""
-        self._new += 1
-        await self._sweep_if_due()
-
-    async def count_answer(self, size: int) -> None:
-        """Count the bytes of an answer. Sweep under the same conditions."""
-        self._new_bytes += size
-        await self._sweep_if_due()
-
-    async def _sweep_if_due(self) -> None:
+    async def count(self, *, records: int = 0, answer_bytes: int = 0) -> None:
+        """Count new records, and the bytes of new answers. Sweep after enough of them, and each hour."""
+        self._new += records
+        self._new_bytes += answer_bytes
         is_time = self._clock.monotonic() >= self._swept_at + 3600
         if is_time or self._new >= self._sweep_records or self._new_bytes >= _SWEEP_BYTES:
             self._new = self._new_bytes = 0

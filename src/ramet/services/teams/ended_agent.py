@@ -20,30 +20,24 @@ class EndedAgent:
         self.end.set_result(error)
 
     def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
-        """Raise Gone."""
         self._refuse()
 
-    async def interrupt(self) -> None:
-        """Do nothing: there is no turn to interrupt."""
+    async def interrupt(self) -> None: ...
 
     async def control(self, operation: Any) -> Any:
-        """Raise Gone."""
         self._refuse()
 
     async def history(self) -> Sequence[Mapping[str, Any]]:
-        """Raise Gone."""
         self._refuse()
 
     async def mail(self, text: str) -> None:
-        """Raise Gone."""
         self._refuse()
 
     def usage(self) -> Mapping[str, float]:
         """Return nothing: the use was counted when the agent ended."""
         return {}
 
-    async def close(self, reason: str) -> None:
-        """Do nothing: there is nothing to close."""
+    async def close(self, reason: str) -> None: ...
 
     def _refuse(self) -> NoReturn:
         raise Gone(f"{self.error.type}: {self.error.message}")

@@ -61,7 +61,6 @@ def hash_of(key: str) -> str:
 
 
 def key_matches(key: str, hash: str) -> bool:
-    """Return whether a key has this hash."""
     return hmac.compare_digest(hash_of(key), hash)
 
 

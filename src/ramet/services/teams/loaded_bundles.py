@@ -29,7 +29,7 @@ _TICK_NS = 1_000_000_000
 
 
 class AgentImportDir:
-    """The loaded bundles of one agent, between `open` and `close`. `save` records which bundles are loaded."""
+    """`LoadedBundles` of one agent, between `open` and `close`; see `ramet.services.contract`."""
 
     def __init__(
         self,
@@ -50,26 +50,19 @@ class AgentImportDir:
 
     @property
     def folder(self) -> Path:
-        """The folder of the bundles, which has the same path inside the sandbox. It exists until the agent ends."""
         if self._folder is None:
             raise Gone("this agent has ended")
         return self._folder
 
     @property
     def bundles(self) -> tuple[LoadableBundle, ...]:
-        """The loaded bundles, in the order in which they were loaded."""
         return self._bundles
 
     @property
     def required_ids(self) -> tuple[str, ...]:
-        """The ids of the bundles that are loaded, or are being loaded."""
         return (*(each.id for each in self._bundles), *filter(None, [self._loading]))
 
     async def open(self) -> None:
-        """Create the folder, with the bundles that were loaded before.
-
-        Raises Unknown, Damaged, InvalidValue, OSError.
-        """
         folders = self._folders()
         folders.drop_import_dir(self._agent)
         self._folder = folders.import_dir(self._agent)  # Few system calls: a thread would cost more.
@@ -79,17 +72,12 @@ class AgentImportDir:
             self._bundles += (bundle,)
 
     async def close(self) -> None:
-        """Remove the folder; the record stays. Idempotent."""
         async with self._change_lock:
             if self._folder is not None:
                 self._folder = None
                 await self._run_in_thread(lambda: self._folders().drop_import_dir(self._agent))
 
     async def load(self, id: str, check: Callable[[LoadableBundle], None]) -> LoadableBundle:
-        """Link a bundle into the folder, and record that it is loaded.
-
-        Raises Unknown, Damaged, InvalidValue, the errors of `check`, and Gone if the agent ends meanwhile.
-        """
         async with self._change_lock:
             if any(each.id == id for each in self._bundles):
                 raise InvalidValue("bundle", id, "a bundle that is not loaded yet")
@@ -100,7 +88,6 @@ class AgentImportDir:
                 self._loading = ""
 
     async def unload(self, id: str) -> LoadableBundle:
-        """Remove a bundle from the folder. Raises Unknown."""
         async with self._change_lock:
             bundle = next((each for each in self._bundles if each.id == id), None)
             if bundle is None:

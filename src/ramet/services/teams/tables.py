@@ -106,11 +106,9 @@ class TeamTables:
         self._lost_keys: set[tuple[str, str]] = set()  #: lost rows: not created again if another kernel removed them
 
     async def teams(self) -> Rows[TeamRow]:
-        """Return all teams."""
         return await self._all(TEAM, TeamRow)
 
     async def agents(self) -> Rows[AgentRow]:
-        """Return all agents."""
         return await self._all(AGENT, AgentRow)
 
     async def foreign_agents(self, teams: Container[str]) -> list[AgentRow]:
@@ -218,9 +216,8 @@ class TeamTables:
             del self._versions[row_key]
             if isinstance(row, TeamRow) and row.name:
                 name_document = await self._store.get(NAME, row.name)
-                if (
-                    name_document is not None and name_document.data.decode() == row.id
-                ):  # Another kernel may have used the name since.
+                # Another kernel may have used the name since.
+                if name_document is not None and name_document.data.decode() == row.id:
                     with suppress(Conflict):
                         await self._store.delete(NAME, row.name, expected=name_document.version)
 

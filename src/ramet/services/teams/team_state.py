@@ -65,12 +65,10 @@ class TeamState:
 
     @property
     def config(self) -> Any:
-        """The configuration of the team, for the backend only."""
         return msgspec.json.decode(self._row.config)
 
     @property
     def defaults(self) -> dict[str, float]:
-        """The default limits of its agents."""
         return dict(self._row.defaults)
 
     @property
@@ -153,7 +151,6 @@ class TeamState:
             await run_shielded(self._tables.create(self.row))
 
     async def remove(self) -> None:
-        """Remove the team."""
         async with self._write_lock:
             await self._tables.remove(self._row)
 
