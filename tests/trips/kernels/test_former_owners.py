@@ -109,7 +109,9 @@ async def test_a_key_between_two_owners_is_not_reported_as_unknown(
     await take_over_teams(store)
     monkeypatch.setattr(Takeover, "_remove_orphaned_agents", hold)
     takeover = asyncio.create_task(echo_server.server.spawner.take_over())
-    await eventually(lambda: not echo_server.server.has_team(team) and not echo_server.server.has_agent(agent))
+    await eventually(
+        lambda: not echo_server.server.spawner.has_team(team) and not echo_server.server.spawner.agents.has(agent)
+    )
 
     answers = [
         await echo_server.ask("DELETE", f"/v1/agents/{agent}", nonce),

@@ -104,7 +104,7 @@ async def test_requests_wait_for_a_run_that_is_being_taken_over(two_kernels: Two
     (await one.ask("POST", f"/v1/agents/{agent.id}/turns", key, content=body)).raise_for_status()
     run = agent.running_agent.run
     with end_session(stores[0], postgres):
-        await eventually(lambda: two.server.is_taking_over(""))
+        await eventually(lambda: two.server.spawner.is_taking_over(""))
         async with asyncio.timeout(180):
             while not await is_owned_by(stores[1], "two", run):
                 pass

@@ -128,7 +128,7 @@ class FanOut:
 
     async def _is_settled(self) -> bool:
         """Return whether everything that this kernel has taken over is open."""
-        return not self._local.is_taking_over("")
+        return not self._local.spawner.is_taking_over("")
 
     async def are_all_settled(self) -> bool:
         """Return whether this kernel is settled, and no team of a lost kernel waits for its takeover."""

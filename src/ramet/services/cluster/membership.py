@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Final
 
 from ramet.core.errors import RametError
@@ -22,14 +22,12 @@ _RETRY_S: Final = 1.0
 class Kernels:
     """The kernels of a store, as seen by this one. Usable between `open` and `close`.
 
-    `take_over` continues teams that no living kernel owns. Active requests to a lost kernel are ended.
+    Teams that no living kernel owns are taken over. Active requests to a lost kernel are ended.
     """
 
-    def __init__(
-        self, store: Store, operator: str, local: LocalOwnership, take_over: Callable[[], Awaitable[None]]
-    ) -> None:
+    def __init__(self, store: Store, operator: str, local: LocalOwnership) -> None:
         """Prepare the directory and the router. Raises MissingExtra."""
-        self._store, self._local, self._take_over = store, local, take_over
+        self._store, self._spawner = store, local.spawner
         self.directory = Directory(store, store.kernel)
         self._forwarder = Forwarder()
         self.router = KernelRouter(self.directory, PeerAuth(store.kernel, operator), self._forwarder, local)
@@ -74,8 +72,8 @@ class Kernels:
         while self._is_requested:
             self._is_requested = False
             try:
-                if await self.directory.ownership_changed(self._local.teams):
-                    await self._take_over()
+                if await self.directory.ownership_changed(self._spawner.teams):
+                    await self._spawner.take_over()
             except Exception as problem:  # Any error: other teams may still need a takeover.
                 reason = problem if isinstance(problem, RametError) else f"{type(problem).__name__}: {problem}"
                 _log.error("the teams of other kernels cannot be taken over for now: %s", reason)

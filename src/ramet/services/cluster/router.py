@@ -73,7 +73,7 @@ class KernelRouter:
         sender = self._peers.sender_of(call.request.headers)
         match operation.of:
             case "here":
-                if self._local.is_draining and operation.begins:
+                if self._local.is_draining() and operation.begins:
                     raise unavailable()
                 return None
             case "everyone":
@@ -138,7 +138,7 @@ class KernelRouter:
             return True
         if not await self._fan_out.are_all_settled():
             raise unavailable()
-        return self._local.knows_key(call.key)  # It may have moved here meanwhile.
+        return self._local.spawner.knows_key(call.key)  # It may have moved here meanwhile.
 
     # ---- requests for one object
 
@@ -167,7 +167,7 @@ class KernelRouter:
                 owner = await self._owner(operation, name)
             if owner is None or await self._is_owned_here(operation, owner):
                 # It is here, or it does not exist: then this kernel's handler reports that.
-                if not (self._local.is_draining and operation.begins):
+                if not (self._local.is_draining() and operation.begins):
                     body.restore()
                     return await self._removed_here(call, operation) if may_be_gone else None
                 raise misdirected_request() if is_forwarded else unavailable()
@@ -246,7 +246,7 @@ class KernelRouter:
         A run's tree is taken over with its team, or alone.
         """
         is_run = operation.of == "run"
-        if owner.kernel != self._directory.me or self._local.is_taking_over("" if is_run else owner.id):
+        if owner.kernel != self._directory.me or self._local.spawner.is_taking_over("" if is_run else owner.id):
             return False
         return not (is_run and await self._directory.is_scheduled(owner.id))
 
@@ -265,10 +265,10 @@ class KernelRouter:
     def _is_here(self, operation: Operation, name: str) -> bool:
         match operation.of:
             case "agent":
-                return self._local.has_agent(name)
+                return self._local.spawner.agents.has(name)
             case "run":
-                return self._local.has_tree(name)
-        return self._local.has_team(name)
+                return name in self._local.journal.living
+        return self._local.spawner.has_team(name)
 
     async def _owner(self, operation: Operation, name: str) -> Owner | None:
         match operation.of:
@@ -285,7 +285,7 @@ class KernelRouter:
         """Forward the request to the kernel that has the agent of the key; None if this kernel must answer."""
         hash, body = hash_of(call.key), Body(call)
         deadline = asyncio.get_running_loop().time() + self._wait_s
-        while not self._local.is_agent_key(call.key):
+        while not self._local.spawner.agents.has_right(call.key, "turn"):
             kernel = self._directory.kernels.get(self._directory.by_key.get(hash) or "") or await self._holder(call)
             response = None
             if kernel is not None:
@@ -297,12 +297,12 @@ class KernelRouter:
                         return response
                     await response.close()
                 self._directory.by_key.drop(hash)
-            elif not self._local.is_taking_over("") and not await self._directory.orphans():
+            elif not self._local.spawner.is_taking_over("") and not await self._directory.orphans():
                 break
             if asyncio.get_running_loop().time() >= deadline or not body.can_be_sent_again:
                 raise unavailable()
             await asyncio.sleep(_POLL_S)
-        if self._local.is_draining and operation.begins:
+        if self._local.is_draining() and operation.begins:
             raise unavailable()
         body.restore()
         return None

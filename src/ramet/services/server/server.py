@@ -11,13 +11,13 @@ import contextlib
 import logging
 import os
 import pathlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from ramet.concurrency.deadline import run_shielded
-from ramet.core.errors import InvalidValue, MissingExtra, NotYours, RametError
+from ramet.core.errors import InvalidValue, MissingExtra, RametError
 from ramet.disk.state_folder import checked_state_folder, ensure_folder, state_folder
 from ramet.host.dynamic.registry import Registries
 from ramet.host.retention.janitor import RetentionJob
@@ -160,8 +160,11 @@ class Server:
             self.spawner.before_removal = partial(_forget, store, self.runtime.dynamic.registries)
             if is_shared:
                 with _check_extra():
+                    from ramet.services.cluster.local import LocalOwnership
                     from ramet.services.cluster.membership import Kernels
-                self.kernels = Kernels(store, self.operator, self, self.spawner.take_over)
+                assert self.runtime.journal is not None, "it has a store"
+                local = LocalOwnership(self.spawner, self.runtime.journal, lambda: self.is_draining)
+                self.kernels = Kernels(store, self.operator, local)
                 stop_stack.push_async_callback(self.kernels.close)
                 await self.kernels.open()
             await self.spawner.open()
@@ -248,41 +251,6 @@ class Server:
 
     async def __aexit__(self, *_: object) -> None:
         await self.stop()
-
-    # ---- for the router, which receives requests
-
-    def has_agent(self, agent: str) -> bool:
-        """Return whether the server has an open agent of that id."""
-        return self.spawner.agents.has(agent)
-
-    def has_team(self, team: str) -> bool:
-        """Return whether the server has a team of that id or name, with all its agents."""
-        return self.spawner.has_team(team)
-
-    @property
-    def teams(self) -> Collection[str]:
-        """The ids of all teams of the server."""
-        return self.spawner.teams
-
-    def has_tree(self, tree: str) -> bool:
-        """Return whether a tree is running here."""
-        return self.runtime.journal is not None and tree in self.runtime.journal.living
-
-    def is_taking_over(self, team: str) -> bool:
-        """Return whether a team, or any team for "", belongs to this kernel, and its agents are being opened."""
-        return self.spawner.is_taking_over(team)
-
-    def knows_key(self, key: str) -> bool:
-        """Return whether a key opens anything here."""
-        return self.spawner.knows_key(key)
-
-    def is_agent_key(self, key: str) -> bool:
-        """Return whether a key has the right to turns on an agent of this server."""
-        try:
-            self.spawner.agents.find_by_key(key, "turn")
-        except NotYours:
-            return False
-        return True
 
     # ---- internal
 

@@ -218,6 +218,10 @@ class AgentTable:
         """Return the team of the agent on which a key has any right; "" if there is none."""
         return next((entry.row.team for entry, _ in self._rights_of(key)), "")
 
+    def has_right(self, key: str, right: Right) -> bool:
+        """Return whether a key has that right on any agent."""
+        return any(right in key_rights.rights for _, key_rights in self._rights_of(key))
+
     def find_by_key(self, key: str, right: Right) -> AgentEntry:
         """Return the agent on which a key has that right.
 
