@@ -474,7 +474,7 @@ MUTANTS = (
     Mutant("streams end with the right of their key", "services/turns/turn.py",
            "                        self._check_right(grant)\n", "                        pass\n", tests=LOST_KEYS),
     Mutant("right of a reader looked at again", "services/turns/grants.py",
-           "        if not self._entry.has_right(self._by, self._right):\n            raise",
+           "        if not self.entry.has_right(self._by, self._right):\n            raise",
            "        if False:\n            raise", tests=LOST_KEYS),
     Mutant("readers woken when keys change", "services/teams/agents.py",
            "tuple(self.watchers) if has_new_keys else ()", "()", tests=LOST_KEYS),

@@ -412,14 +412,14 @@ class ImageStore(Protocol):
         """
 
 
-def decode(kind: type, data: bytes | Raw, subject: str) -> Any:
-    """Decode JSON into a structure.
+def decode(kind: Any, data: bytes | Raw, subject: str, within: str | None = None) -> Any:
+    """Decode JSON into a structure. `within` is the prefix of the names of fields, by default `subject`.
 
     Raises InvalidValue, which names the field, and Undecodable for data that is not JSON.
     """
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.ValidationError as problem:
-        raise invalid_value_of(problem, kind, data, subject, within=subject) from None
+        raise invalid_value_of(problem, kind, data, subject, within=subject if within is None else within) from None
     except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
         raise Undecodable(subject, hide(bytes(data)), f"JSON ({problem})") from None

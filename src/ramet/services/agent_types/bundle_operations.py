@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import InvalidValue, SandboxFailed
-from ramet.services.contract import AgentSpec, LoadableBundle, LoadedBundles
+from ramet.services.contract import AgentSpec, LoadableBundle
 
 if TYPE_CHECKING:
     from ramet.host.runtime import AgentRuntime
@@ -34,13 +34,6 @@ class UnloadBundle(Struct, forbid_unknown_fields=True):
     bundle: str  #: its id
 
 
-def loaded_bundles_of(spec: AgentSpec) -> LoadedBundles:
-    """Return the loaded bundles of an agent. Raises InvalidValue if the agent works in the host."""
-    if spec.loaded_bundles is None:
-        raise InvalidValue("bundle", spec.path, "an agent in a sandbox: code of bundles does not run in the host")
-    return spec.loaded_bundles
-
-
 async def change(
     spec: AgentSpec,
     operation: LoadBundle | UnloadBundle,
@@ -52,7 +45,8 @@ async def change(
     Raises Unknown, Damaged, InvalidValue, Gone, any error of `check`, and SandboxFailed if a sandbox on another machine
     cannot receive the bundle. A failed load is undone.
     """
-    loaded_bundles = loaded_bundles_of(spec)
+    if (loaded_bundles := spec.loaded_bundles) is None:
+        raise InvalidValue("bundle", spec.path, "an agent in a sandbox: code of bundles does not run in the host")
     loads = isinstance(operation, LoadBundle)
     bundle = await (loaded_bundles.load(operation.bundle, check) if loads else loaded_bundles.unload(operation.bundle))
     try:

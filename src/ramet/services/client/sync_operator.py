@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any
 
 from ramet.services.client.blocking import blocking, iterating
 from ramet.services.client.operator import OperatorClient
-
-T = TypeVar("T")
 
 
 class SyncKernel:
@@ -16,11 +14,7 @@ class SyncKernel:
 
     def __init__(self, client: OperatorClient, call: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         """Wrap an async client. `call` runs a coroutine in the client's own loop, and waits."""
-        self.client, self._call = client, call
-
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        done: T = self._call(work)
-        return done
+        self.client, self.call = client, call
 
     runs = blocking(OperatorClient.runs)
     run = blocking(OperatorClient.run)

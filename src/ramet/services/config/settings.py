@@ -89,22 +89,13 @@ def without_secrets(url: str) -> str:
     return f"{scheme}://{shown}{at}{location}" + (f"?{STARS}" if more else "")
 
 
-class PostgresUrl:
+class PostgresUrl(Struct, frozen=True):
     """The URL of a PostgreSQL server.
 
     Its text form omits the password and the parameters, either of which may be secret.
     """
 
-    __slots__ = ("url",)
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, PostgresUrl) and other.url == self.url
-
-    def __hash__(self) -> int:
-        return hash(self.url)
+    url: str
 
     def __str__(self) -> str:
         return without_secrets(self.url)

@@ -21,7 +21,7 @@ from ramet.services.http import responses
 from ramet.services.http.connections import ANSWERED
 from ramet.services.http.dependencies import AppDependencies
 from ramet.services.http.error_forms import provider_of, provider_refusal
-from ramet.services.http.idempotent import make_idempotent, secret_sender_of
+from ramet.services.http.idempotent import make_idempotent, sender_of
 from ramet.services.http.request import RequestContext
 from ramet.services.http.responses import Refusal
 from ramet.services.http.router import Routes
@@ -132,7 +132,9 @@ class _Endpoint:
             _ = call.key
             if operation.ends_key:
                 with contextlib.suppress(InvalidValue):  # Only a valid key gets this error.
-                    call.sender = secret_sender_of(call)
+                    sender = sender_of(call)
+                    # A repetition with an `Idempotency-Key` that cannot be guessed needs no rights of the sender's key.
+                    call.sender = sender if sender is not None and sender.is_secret else None
         router = self._parts.router
         if router is None or not operation.needs_key:
             if operation.needs_key and not operation.own_error_form:

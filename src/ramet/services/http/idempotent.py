@@ -53,15 +53,6 @@ def sender_of(call: RequestContext) -> Sender | None:
     return Sender(call.key, f"POST {call.request.scope['path']}", checked_key(keys[0]))
 
 
-def secret_sender_of(call: RequestContext) -> Sender | None:
-    """Return the sender if its `Idempotency-Key` cannot be guessed; otherwise None.
-
-    A repetition with such a key needs no rights of the sender's key.
-    """
-    sender = sender_of(call)
-    return sender if sender is not None and sender.is_secret else None
-
-
 def make_idempotent(operation: Operation) -> Callable[[RequestContext], Awaitable[Any]]:
     """Wrap the handler of a POST, so that it does a request with an `Idempotency-Key` once."""
 

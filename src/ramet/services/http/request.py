@@ -13,11 +13,12 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from ramet.core.errors import InvalidValue, NotYours, Unknown
-from ramet.services.errors import BodyTooLarge, Undecodable, UnknownKey
+from ramet.services.contract import decode
+from ramet.services.errors import BodyTooLarge, UnknownKey
 from ramet.services.http.body_budget import BodyHold
 from ramet.services.http.responses import Refusal
 from ramet.services.idempotency.attempts import Attempt, Sender
-from ramet.services.validation_errors import hide, invalid_value_of
+from ramet.services.validation_errors import invalid_value_of
 
 if TYPE_CHECKING:
     from ramet.services.http.dependencies import AppDependencies
@@ -126,12 +127,8 @@ class RequestContext:
     async def json(self, kind: type[T]) -> T:
         """Return the body as a structure. Raises Undecodable, InvalidValue, BodyTooLarge, Refusal."""
         data = await self._read(JSON_BYTES)  # Held until `release`: a structure may wait in a queue.
-        try:
-            return msgspec.json.decode(data, type=kind)
-        except msgspec.ValidationError as problem:
-            raise invalid_value_of(problem, kind, data, "body") from None
-        except (msgspec.DecodeError, RecursionError, UnicodeError) as problem:
-            raise Undecodable("body", hide(data), f"JSON ({problem})") from None
+        value: T = decode(kind, data, "body", within="")
+        return value
 
     async def body(self, limit: int) -> bytes:
         """Return the body as bytes. Raises BodyTooLarge, and Refusal if it does not arrive or the budget is used up."""

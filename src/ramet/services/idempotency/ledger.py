@@ -72,8 +72,9 @@ class Ledger:
 
     async def begin_turn(self, attempt: Attempt) -> None:
         """Record that the request began the turn `attempt.turn_id`: repetitions read that turn."""
-        record = await self._read_own_record(attempt)
-        await self._put(attempt, replace(record, state="turn", turn=attempt.turn_id))
+        record = replace(await self._read_own_record(attempt), state="turn", turn=attempt.turn_id)
+        data, place = msgspec.json.encode(record), attempt.sender.place
+        attempt.version = (await self._store.put(REQUEST, place, data, expected=attempt.version)).version
         attempt.has_begun_turn = True
 
     async def answer(self, attempt: Attempt, digest: str, status: int, headers: dict[str, str], body: bytes) -> None:
@@ -173,11 +174,6 @@ class Ledger:
             version = document.version if document is not None else 0
             raise Conflict(REQUEST, attempt.sender.place, expected=attempt.version, found=version)
         return document.decode(RequestRecord)
-
-    async def _put(self, attempt: Attempt, record: RequestRecord) -> None:
-        data = msgspec.json.encode(record)
-        document = await self._store.put(REQUEST, attempt.sender.place, data, expected=attempt.version)
-        attempt.version = document.version
 
     async def _is_at_work(self, record: RequestRecord) -> bool:
         """Return whether another living kernel is executing a request.

@@ -35,16 +35,16 @@ class KernelViews:
         journal: Journal,
         scheduler: AgentScheduler,
         rules: Rules,
-        is_elsewhere: IsElsewhere | None = None,
-        agent_paths: AgentPaths = lambda: {},
+        is_elsewhere: IsElsewhere,
+        agent_paths: AgentPaths,
     ) -> None:
         """Use `journal`, the open journal of the runtime. `is_elsewhere` returns whether another kernel runs a tree."""
         self._store = journal.store
         self._steering = OperatorControl(journal.users, journal.store)
-        self.runs = RunViews(journal, self._steering, is_elsewhere or _is_nowhere_else, agent_paths)
+        self.runs = RunViews(journal, self._steering, is_elsewhere, agent_paths)
         self.scheduler, self.schedules = scheduler, ScheduleViews(scheduler, rules)
         self.gates = GateViews(journal)
-        self.sessions = SessionViews(journal, runtime.working_dir, is_elsewhere or _is_nowhere_else)
+        self.sessions = SessionViews(journal, runtime.working_dir, is_elsewhere)
         self.states = StateViews(runtime.dynamic.registries, journal, self.runs)
 
     async def send(self, run: str, text: str, dedupe_s: float | None = None) -> Sent:
@@ -68,8 +68,7 @@ class KernelViews:
         try:
             receipt = await self._steering.stop(run, reason or STOPPED)
         except Unknown:
-            row = await self.runs.run(run)
-            raise Gone(f"run {run!r} is not active: {_unreachable_reason(row)}") from None
+            raise await self._gone(run) from None
         return Stopped(stopped=list(receipt.stopped), left=list(receipt.left))
 
     async def read_file(self, run: str, path: str) -> bytes:
@@ -82,8 +81,10 @@ class KernelViews:
         except Unknown as problem:
             if problem.kind == "file":
                 raise
-            row = await self.runs.run(run)
-            raise Gone(f"run {run!r} is not active: {_unreachable_reason(row)}") from None
+            raise await self._gone(run) from None
+
+    async def _gone(self, run: str) -> Gone:
+        return Gone(f"run {run!r} is not active: {_unreachable_reason(await self.runs.run(run))}")
 
     async def keep(self, run: str, on: bool) -> KeptTree:
         """Exempt the tree of a run from retention, or end the exemption. Raises Unknown."""
@@ -102,10 +103,6 @@ class KernelViews:
         if len(reason) > MOST_REASON:
             raise InvalidValue("reason", reason, f"text of at most {MOST_REASON} characters")
         await self._steering.answer(approval, allowed, reason)
-
-
-async def _is_nowhere_else(tree: str) -> bool:
-    return False
 
 
 def paginate(approvals: Sequence[Approval], request: Paging) -> ApprovalPage:

@@ -49,15 +49,15 @@ class AgentLifecycle:
         folder: pathlib.Path,
         runtime: AgentRuntime,
         failed_limit: int,
+        before_removal: Callable[[str], Awaitable[None]],
     ) -> None:
+        """Call `before_removal` with the id of each agent that is removed permanently, before its row is removed."""
         self._agents, self._team_states, self._tables, self._folder = agents, team_states, tables, folder
-        self._clock, self._failed_limit = runtime.clock, failed_limit
+        self._clock, self._failed_limit, self._before_removal = runtime.clock, failed_limit, before_removal
         self._failed_agents = FailedAgents(
             runtime.clock, runtime.sandboxes, folder, lambda each: self.end(each, "its retention time is over")
         )
         self._tasks: set[asyncio.Task[Any]] = set()
-        #: called with the id of each agent that is removed permanently, before its row is removed
-        self.before_removal: Callable[[str], Awaitable[None]] = _do_nothing
 
     def begin(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         """Start work that continues after its caller has given up; `join` waits for the work."""
@@ -99,7 +99,8 @@ class AgentLifecycle:
     async def open(self, row: AgentRow, plan: AgentPlan) -> AgentEntry:
         """Open an agent by its type, with a folder of its own. Raises the errors of its type."""
         spec = plan.spec
-        _make_dir(spec.folder)
+        # One system call: a thread would cost 100 times as much.
+        spec.folder.mkdir(0o700, parents=True, exist_ok=True)
         try:
             if spec.loaded_bundles is not None:
                 await spec.loaded_bundles.open()
@@ -193,7 +194,7 @@ class AgentLifecycle:
             await run_shielded(self._failed_agents.remove(row))
         except OSError as problem:
             _log.error("the folder of agent %s (%s) cannot be removed: %s", row.path, row.id, problem)
-        await self.before_removal(row.id)
+        await self._before_removal(row.id)
         await self._tables.remove(row)
 
     async def release(
@@ -253,10 +254,6 @@ class AgentLifecycle:
             team_state.names.discard(entry.row.name)  # Likewise: two records of one name could not be resumed.
 
 
-async def _do_nothing(agent: str) -> None:
-    """Do nothing."""
-
-
 async def _close_agent(entry: AgentEntry, reason: str) -> None:
     await close_and_measure(entry, reason)
 
@@ -291,10 +288,6 @@ def _end_error(end: asyncio.Future[ErrorInfo | None]) -> ErrorInfo | None:
     if (problem := end.exception()) is not None:
         return error_of(problem)
     return None if (error := end.result()) is None else public_message(error)
-
-
-def _make_dir(folder: pathlib.Path) -> None:
-    folder.mkdir(0o700, parents=True, exist_ok=True)  # One system call: a thread would cost 100 times as much.
 
 
 def _remove_dir(folder: pathlib.Path, name: str) -> None:

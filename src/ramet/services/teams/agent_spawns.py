@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -27,36 +28,31 @@ from ramet.services.teams.validation import Checks, check_notes, checked_wait, c
 Entropy = Callable[[int], bytes]
 
 
+@dataclass(frozen=True)
 class AgentSpawns:
-    """The spawns of one server's agents. `spawning_rows` has their rows, until each is an agent."""
+    """The spawns of one server's agents."""
 
-    def __init__(
-        self,
-        agents: AgentTable,
-        team_states: Mapping[str, TeamState],
-        lifecycle: AgentLifecycle,
-        checks: Checks,
-        rules: Rules,
-        clock: Clock,
-        spawning_rows: dict[str, AgentRow],
-    ) -> None:
-        self._agents, self._team_states, self._lifecycle = agents, team_states, lifecycle
-        self._checks, self._rules, self._clock = checks, rules, clock
-        self._rows = spawning_rows
+    agents: AgentTable
+    team_states: Mapping[str, TeamState]
+    lifecycle: AgentLifecycle
+    checks: Checks
+    rules: Rules
+    clock: Clock
+    spawning_rows: dict[str, AgentRow]  #: the rows of agents that are being spawned
 
     async def spawn(self, team_state: TeamState, request: SpawnAgent, entropy: Entropy) -> SpawnedAgent:
         """Spawn an agent in a team, for a caller that the team's key allows it; id and nonce come from `entropy`.
 
         Raises as `AgentSpawnerService.spawn_agent` does. A cancellation ends the agent.
         """
-        spawn_task = self._lifecycle.begin(self._spawn(team_state, request, entropy))
+        spawn_task = self.lifecycle.begin(self._spawn(team_state, request, entropy))
         team_state.spawning.add(spawn_task)
         spawn_task.add_done_callback(team_state.spawning.discard)
         try:
             return await asyncio.shield(spawn_task)
         except asyncio.CancelledError:
             if not is_being_cancelled():
-                if self._team_states.get(team_state.id) is not team_state and team_state.deleting is None:
+                if self.team_states.get(team_state.id) is not team_state and team_state.deleting is None:
                     raise TakenOver("team", team_state.label) from None
                 reason = (
                     f"team {team_state.label!r} is being deleted"
@@ -71,7 +67,7 @@ class AgentSpawns:
     def find(self, team_state: TeamState, entropy: Entropy) -> SpawnedAgent | None:
         """Return the agent of a team that was made from an `entropy`; None if there is none."""
         id = _agent_id(entropy)
-        entry = next((each for each in self._agents.of_team(team_state.id) if each.id == id), None)
+        entry = next((each for each in self.agents.of_team(team_state.id) if each.id == id), None)
         return None if entry is None else SpawnedAgent(entry.info(), keys.new_key("agent", entropy))
 
     async def _spawn(self, team_state: TeamState, request: SpawnAgent, entropy: Entropy) -> SpawnedAgent:
@@ -85,7 +81,7 @@ class AgentSpawns:
             path=f"{team_state.label}/{name}",
             agent_type=request.agent_type,
             spawn_info=copy_json("spawn_info", request.spawn_info),
-            transport_format=self._checks.transport_format(request),
+            transport_format=self.checks.transport_format(request),
             image=request.image,
             policy=request.policy,
             limits=team_state.defaults | request.limits,
@@ -94,21 +90,21 @@ class AgentSpawns:
             metadata=dict(request.metadata),
             keys=keys.Keyring(owner=keys.hash_of(nonce)),
             state="starting",
-            created_at=self._clock.now(),
-            keep_failed_s=checked_keep_failed(request.keep_failed_s, self._rules.keep_failed_s),
+            created_at=self.clock.now(),
+            keep_failed_s=checked_keep_failed(request.keep_failed_s, self.rules.keep_failed_s),
         )
         team_state.reserve_name(name)
-        self._rows[row.id] = row
+        self.spawning_rows[row.id] = row
         try:
-            plan = await self._checks(row, team_state.team.total)
+            plan = await self.checks(row, team_state.team.total)
             await team_state.admit(row.id, plan.need, wait_s)
             await self._check_agent_limit(team_state, row.id)
-            entry = await self._lifecycle.start(team_state, strip_secrets(replace(row, policy=plan.policy)), plan)
+            entry = await self.lifecycle.start(team_state, strip_secrets(replace(row, policy=plan.policy)), plan)
         except BaseException:
             team_state.names.discard(name)
             raise
         finally:
-            del self._rows[row.id]
+            del self.spawning_rows[row.id]
         return SpawnedAgent(entry.info(), nonce)
 
     async def _check_agent_limit(self, team_state: TeamState, agent: str) -> None:
@@ -116,7 +112,7 @@ class AgentSpawns:
 
         Raises SpawnRefused then.
         """
-        limit, count = self._rules.agents, sum(len(each.team.holdings) for each in self._team_states.values())
+        limit, count = self.rules.agents, sum(len(each.team.holdings) for each in self.team_states.values())
         if limit is not None and count > limit:
             await team_state.release(agent, {})
             raise SpawnRefused("agents", f"this server has {limit} agents in all, which is its limit", free=0)
@@ -125,9 +121,9 @@ class AgentSpawns:
         """Wait for a spawn whose caller has gone, and end the agent: no client has its key."""
         await asyncio.wait({spawn_task})
         if not spawn_task.cancelled() and spawn_task.exception() is None:
-            for entry in self._agents:
+            for entry in self.agents:
                 if entry.id == spawn_task.result().agent.id:
-                    await self._lifecycle.end(entry, "its client has disconnected")
+                    await self.lifecycle.end(entry, "its client has disconnected")
 
 
 async def cancel_spawns(*team_states: TeamState) -> None:

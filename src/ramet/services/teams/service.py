@@ -94,7 +94,7 @@ class AgentSpawnerService:
         #: called with each agent that is resumed, before clients can find it
         self.on_resumed: Callable[[AgentEntry], Awaitable[None]] = _do_nothing
         #: called with the id of each agent that is removed permanently, before its row is removed
-        self.before_removal: Callable[[str], Awaitable[None]] | None = None
+        self.before_removal: Callable[[str], Awaitable[None]] = _do_nothing
         self._open_lock, self._takeover_lock = asyncio.Lock(), asyncio.Lock()
 
     async def __aenter__(self) -> Self:
@@ -119,9 +119,14 @@ class AgentSpawnerService:
         store, clock = await self._runtime.open_store(), self._runtime.clock
         tables, team_states = TeamTables(store), dict[str, TeamState]()
         lifecycle = AgentLifecycle(
-            self.agents, team_states, tables, self._folder, self._runtime, self._rules.failed_agents
+            self.agents,
+            team_states,
+            tables,
+            self._folder,
+            self._runtime,
+            self._rules.failed_agents,
+            self.before_removal,
         )
-        lifecycle.before_removal = self.before_removal or lifecycle.before_removal
         recovery = Recovery(
             lifecycle, team_states, tables, self._checks, self._secrets, self._env_vars, self.on_resumed
         )
@@ -432,7 +437,7 @@ def _team_id(entropy: Entropy) -> str:
     return f"team-{entropy(8).hex()}"
 
 
-async def _do_nothing(entry: AgentEntry) -> None:
+async def _do_nothing(_: object) -> None:
     """Do nothing."""
 
 

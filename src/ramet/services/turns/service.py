@@ -143,10 +143,8 @@ class AgentService:
         BodyTooLarge, Gone, StoreFailed, and the errors of the operation. If the key loses the right during an
         operation, the operation is completed, and NotYours is raised.
         """
-        entry, grant = (
-            self._require_alive(self._authorized_agent(agent, key, "control")),
-            self._grant(agent, key, "control"),
-        )
+        grant = self._grant(agent, key, "control")
+        entry = self._require_alive(grant.entry)
         if len(operation) > self._limits.body_bytes:
             raise BodyTooLarge("operation", size=len(operation), limit=self._limits.body_bytes)
         type = self._type(entry)
@@ -192,8 +190,8 @@ class AgentService:
         """
         if last is not None and last < 1:
             raise InvalidValue("last", last, "a whole number from 1")
-        entry, grant = self._authorized_agent(agent, key, "history"), self._grant(agent, key, "history")
-        history = await entry.running_agent.history()
+        grant = self._grant(agent, key, "history")
+        history = await grant.entry.running_agent.history()
         grant.check()
         return history if last is None else history[-last:]
 
@@ -204,12 +202,12 @@ class AgentService:
         events. If the agent is killed, the reader receives its last events. Raises InvalidValue for the cursor. The
         iteration raises Gone for events that are not kept any more.
         """
-        entry = self._authorized_agent(agent, key, "events")
+        grant = self._grant(agent, key, "events")
+        entry = grant.entry
         if not 0 <= after < 2**63:
             raise InvalidValue("after", after, "a cursor that was given out, or 0")
         if entry.spec is None:
             raise end_error(entry.running_agent)
-        grant = self._grant(agent, key, "events")
         return tree_events(entry.running_agent, entry.spec.runtime, self._clock, after, grant)
 
     # ---- internal
@@ -218,8 +216,8 @@ class AgentService:
         return self._authorize(agent, key, right).entry
 
     def _grant(self, agent: str, key: str, right: Right) -> Grant:
-        entry, by = (authorized := self._authorize(agent, key, right)).entry, authorized.requester
-        return Grant(entry, agent, by, right, self._clock)
+        authorized = self._authorize(agent, key, right)
+        return Grant(authorized.entry, agent, authorized.requester, right, self._clock)
 
     def _queue_of(self, entry: AgentEntry, log: TurnLog | None = None) -> TurnQueue:
         if entry.state == "waiting":
