@@ -108,9 +108,7 @@ class AgentLifecycle:
         except BaseException:
             await run_shielded(_unload_bundles(spec))
             raise
-        entry = AgentEntry(
-            replace(row, state="idle"), running_agent, self._tables, self._clock, spec=spec, type=plan.type
-        )
+        entry = AgentEntry(replace(row, state="idle"), running_agent, self._tables, self._clock, spec=spec)
         if spec.loaded_bundles is not None:
             spec.loaded_bundles.save = entry.save
         try:

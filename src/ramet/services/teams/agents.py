@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import run_shielded
-from ramet.core.errors import Gone, InvalidValue, NotYours, Unknown
-from ramet.services.contract import RIGHTS, AgentInfo, AgentSpec, AgentState, AgentType, Right, RunningAgent
+from ramet.core.errors import InvalidValue, NotYours, Unknown
+from ramet.services.contract import RIGHTS, AgentInfo, AgentSpec, AgentState, Right, RunningAgent
 from ramet.services.teams import keys
 from ramet.services.teams.tables import AgentRow, TeamTables
 
@@ -45,10 +45,9 @@ class AgentEntry:
         clock: Clock,
         *,
         spec: AgentSpec | None = None,
-        type: AgentType | None = None,
     ) -> None:
-        """Create an entry. Without `spec` and `type`, the agent could not be opened again, or waits for values."""
-        self.row, self.running_agent, self.spec, self._type = row, running_agent, spec, type
+        """Create an entry. Without a `spec`, the agent could not be opened again, or waits for values."""
+        self.row, self.running_agent, self.spec = row, running_agent, spec
         self.state: AgentState = row.state
         self.turns = row.turns
         self.error = row.error
@@ -64,18 +63,6 @@ class AgentEntry:
     @property
     def id(self) -> str:
         return self.row.id
-
-    @property
-    def type(self) -> AgentType:
-        """The type of the agent. Raises Gone for an agent that could not be opened again."""
-        if self._type is None:
-            raise Gone(f"agent {self.row.path!r} does not exist any more")
-        return self._type
-
-    @property
-    def is_open(self) -> bool:
-        """True if the agent can take turns: it has not failed, and is not being ended."""
-        return self.state in ("idle", "working") and self.end_task is None
 
     def info(self) -> AgentInfo:
         row = self.row
