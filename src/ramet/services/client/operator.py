@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -77,8 +77,7 @@ class OperatorClient:
 
         Without their results.
         """
-        pages = self._pages(endpoints.LIST_RUNS, ended=ended)
-        return [each async for page in pages for each in page.runs]
+        return await self._all(endpoints.LIST_RUNS, lambda page: page.runs, ended=ended)
 
     async def run(self, id: str) -> RunRow:
         """Return a run, with its result. Raises Unknown."""
@@ -86,8 +85,7 @@ class OperatorClient:
 
     async def tree(self, id: str) -> Sequence[RunRow]:
         """Return every run of the tree of a run, in the order of their spawning. Raises Unknown."""
-        pages = self._pages(endpoints.RUN_TREE, id)
-        return [each async for page in pages for each in page.runs]
+        return await self._all(endpoints.RUN_TREE, lambda page: page.runs, id)
 
     async def events(
         self, id: str, *, tree: bool = False, after: int = 0, follow: bool = False
@@ -140,7 +138,7 @@ class OperatorClient:
         """Return the newest recorded conversations, newest first; without a limit, all of them."""
         if 0 < limit <= MOST:
             return (await self._transport.call(endpoints.LIST_SESSIONS, limit=limit)).sessions
-        rows = [each async for page in self._pages(endpoints.LIST_SESSIONS) for each in page.sessions]
+        rows = await self._all(endpoints.LIST_SESSIONS, lambda page: page.sessions)
         return rows[:limit] if limit else rows
 
     async def session(self, id: str, *, last: int | None = None) -> ShownSession:
@@ -161,8 +159,7 @@ class OperatorClient:
 
     async def approvals(self) -> Sequence[Approval]:
         """Return the questions of all agents that wait for a person, oldest first."""
-        pages = self._pages(endpoints.LIST_APPROVALS)
-        return [each async for page in pages for each in page.approvals]
+        return await self._all(endpoints.LIST_APPROVALS, lambda page: page.approvals)
 
     async def answer(self, approval: str, allowed: bool, reason: str = "") -> None:
         """Answer a question, once. Raises Unknown if the question does not wait, or no longer waits."""
@@ -172,8 +169,7 @@ class OperatorClient:
 
     async def schedules(self) -> Sequence[ScheduleView]:
         """Return every schedule, in order of ids."""
-        pages = self._pages(endpoints.LIST_SCHEDULES)
-        return [each async for page in pages for each in page.schedules]
+        return await self._all(endpoints.LIST_SCHEDULES, lambda page: page.schedules)
 
     async def schedule(self, id: str) -> ScheduleView:
         """Return a schedule by its id. Raises Unknown."""
@@ -260,8 +256,7 @@ class OperatorClient:
 
     async def recipes(self, place: str = "") -> Sequence[RecipeRow]:
         """Return the agents that agents have made: those of the agent at `place`, or all."""
-        pages = self._pages(endpoints.LIST_RECIPES, limit=USUAL, place=place)
-        return [each async for page in pages for each in page.recipes]
+        return await self._all(endpoints.LIST_RECIPES, lambda page: page.recipes, limit=USUAL, place=place)
 
     async def state(
         self, id: str, *, at: int = 0, commit: str = "", prefix: str = "", after: str = "", limit: int = USUAL
@@ -282,8 +277,8 @@ class OperatorClient:
 
     async def policies(self) -> Mapping[str, int]:
         """Return the newest version number of every safety policy, by name."""
-        pages = self._pages(endpoints.LIST_POLICIES)
-        return {each.name: each.version async for page in pages for each in page.policies}
+        policies = await self._all(endpoints.LIST_POLICIES, lambda page: page.policies)
+        return {each.name: each.version for each in policies}
 
     async def policy(self, name: str, version: int = 0) -> GatePolicy:
         """Return a safety policy: its newest version, or the version of that number. Raises Unknown."""
@@ -318,13 +313,16 @@ class OperatorClient:
 
     # ---- internal
 
-    async def _pages(self, endpoint: Endpoint[P], *path: str, limit: int = MOST, **values: Any) -> AsyncIterator[P]:
-        after = ""
+    async def _all(
+        self, endpoint: Endpoint[P], items: Callable[[P], Iterable[T]], *path: str, limit: int = MOST, **values: Any
+    ) -> list[T]:
+        """Return the items of all pages of a list."""
+        result, after = list[T](), ""
         while True:
             page = await self._transport.call(endpoint, *path, after=after, limit=limit, **values)
-            yield page
+            result += items(page)
             if not (after := page.more):
-                return
+                return result
 
 
 def _passage(row: PassageRow) -> GateEvent:

@@ -44,7 +44,8 @@ def provider_of(request: Request) -> Format | None:
 def provider_refusal(format: Format, error: BaseException) -> Response:
     """Return an error as an answer for clients of a provider."""
     problem = provider_problem(error)
-    body = format.error(problem.detail, problem.status, _parameter(error))
+    parameter = error.field if isinstance(error, InvalidValue) else ""
+    body = format.error(problem.detail, problem.status, parameter)
     return Response(body, problem.status, responses.headers_of(error, problem.status), "application/json")
 
 
@@ -61,7 +62,3 @@ def provider_problem(error: BaseException) -> Problem:
     if isinstance(error, InvalidValue) and not isinstance(error, BodyTooLarge | KeyReused):
         return replace(problem, status=HTTPStatus.BAD_REQUEST, fields={})
     return problem
-
-
-def _parameter(error: BaseException) -> str:
-    return error.field if isinstance(error, InvalidValue) else ""
