@@ -259,7 +259,7 @@ async def test_a_stop_waits_for_the_takeover_of_a_schedules_run(
     """A stop of the run before its takeover is answered after it, and not with 410."""
     schedule = await trigger_schedule(two_kernels.one, "for_ever", repeatable=True)
     first, store, second = await find_active_kernel(two_kernels)
-    takeover = second.server._scheduler._loop._takeover
+    takeover = second.server._scheduler._loop._dispatcher
     find, find_called, may_find = takeover._find, asyncio.Event(), asyncio.Event()
 
     async def late(*claim: Any) -> Any:

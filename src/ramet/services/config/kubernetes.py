@@ -24,7 +24,7 @@ from ramet.services.config.settings import TcpAddress
 from ramet.services.packaging.oci.auth import RegistryFailed
 from ramet.services.packaging.oci.push import Progress
 from ramet.services.packaging.oci.registries import OpenRegistries, open_registries, split, url_of
-from ramet.services.packaging.oci.registry import address, reference
+from ramet.services.packaging.oci.registry import reference, split_url
 from ramet.services.packaging.runtime_image.build import RuntimeImage
 from ramet.services.packaging.runtime_image.pod_images import PodImages
 from ramet.store.contract import Store
@@ -116,7 +116,7 @@ def images_of(config: Config, environ: Mapping[str, str]) -> PodImages | None:
     if url is None or base is None:
         return None
     with _by_their_settings(config):
-        address(url_of(url))
+        split_url(url_of(url))
         reference(split(base)[1])
 
     def opening() -> AbstractAsyncContextManager[OpenRegistries]:

@@ -57,7 +57,7 @@ def reference(text: str) -> ImageReference:
     return ImageReference(name, tag)
 
 
-def _split_url(url: str) -> tuple[httpx2.URL, str]:
+def split_url(url: str) -> tuple[httpx2.URL, str]:
     """Return scheme and host of a registry, and the prefix, "" for none, of images that are named without a registry.
 
     Raises InvalidValue.
@@ -84,7 +84,7 @@ class Registry:
 
         Raises InvalidValue, also for a login that would be sent unencrypted.
         """
-        self._url, self._folder = _split_url(url)
+        self._url, self._folder = split_url(url)
         self.name = self._url.netloc.decode()
         self.sign_in(login)
         self._tokens: dict[str, str] = {}  #: the authorization header of each repository
