@@ -7,6 +7,7 @@ tools have a JSON schema, and validate arguments with the class that generated i
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import cache
 from typing import Any, TypeVar
 
 from langchain_core.tools import StructuredTool, ToolException
@@ -43,6 +44,7 @@ def workspace_tool(
     )
 
 
+@cache
 def _schema(arguments_class: type[Arguments]) -> dict[str, Any]:
     schema = arguments_class.model_json_schema(by_alias=True)
     schema["description"] = ""

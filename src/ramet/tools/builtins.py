@@ -8,7 +8,6 @@ from functools import cache
 from langchain_core.tools import BaseTool, StructuredTool
 
 from ramet.tools import arguments
-from ramet.tools.agents import agents
 from ramet.tools.agents.agents import agent_tool, companion_tools
 from ramet.tools.agents.authoring import authoring_tools
 from ramet.tools.agents.task_result import task_result_tools
@@ -34,9 +33,8 @@ def _stateless_tools() -> tuple[BaseTool, ...]:
 
 def is_builtin(tool: BaseTool) -> bool:
     """Return whether a tool is one of these, and does not only have the same name."""
-    if isinstance(tool, StructuredTool):
-        return tool.coroutine is not None and tool.coroutine.__module__ == arguments.__name__
-    return type(tool).__module__ == agents.__name__
+    coroutine = tool.coroutine if isinstance(tool, StructuredTool) else None
+    return coroutine is not None and coroutine.__module__ == arguments.__name__
 
 
 def by_name(*tools: BaseTool) -> tuple[BaseTool, ...]:

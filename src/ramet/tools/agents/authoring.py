@@ -11,9 +11,10 @@ from pydantic import Field
 
 from ramet.core.ids import CallId
 from ramet.core.outcome import Result, Status
+from ramet.tools.agents.agents import context_with_tree
 from ramet.tools.agents.report_framing import neutralise, report
 from ramet.tools.arguments import Arguments, workspace_tool
-from ramet.tools.context import ToolUseContext, Tree, require_current_call
+from ramet.tools.context import require_current_call
 
 CREATE, CALL = "CreateAgent", "CallTask"
 _CREATED_AGENTS = "agents made by name"  #: key of `context.state`: their handles
@@ -45,16 +46,9 @@ class CallArguments(Arguments):
     arguments: dict[str, Any] = Field(default={}, description="By the names of the task's parameters.")
 
 
-def _tree() -> tuple[ToolUseContext, Tree]:
-    context = require_current_call().context
-    if context.tree is None:
-        raise ToolException("There is no runtime here: this loop cannot create other agents.")
-    return context, context.tree
-
-
 async def create_agent(arguments: CreateArguments) -> str:
     """Record an agent; return its handle, its tasks, and refused capabilities. Raises InvalidValue, Denied."""
-    context, tree = _tree()
+    context, tree = context_with_tree("create other agents")
     created = await tree.create(context, _registry_entry(arguments))
     context.state.setdefault(_CREATED_AGENTS, {})[arguments.name] = created.ref
     lines = [f"{arguments.name} was created. Its handle: {created.ref}", f"{CALL} has it do one of its tasks:"]
@@ -68,7 +62,7 @@ async def create_agent(arguments: CreateArguments) -> str:
 
 async def call_task(arguments: CallArguments) -> str:
     """Run a task of a recorded agent, and wait for the value. Raises AgentNotResolved, InvalidValue, SpawnRefused."""
-    context, tree = _tree()
+    context, tree = context_with_tree("create other agents")
     ref = context.state.get(_CREATED_AGENTS, {}).get(arguments.agent, arguments.agent)
     call_id = CallId(require_current_call().call_id)
     handle = await tree.call_task(context, ref, arguments.task, arguments.arguments, call_id=call_id)

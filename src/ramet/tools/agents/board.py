@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from langchain_core.tools import BaseTool
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from ramet.core.errors import Bug, Denied, InvalidValue, RametError
+from ramet.core.errors import Denied, InvalidValue, RametError
 from ramet.tools.agents.report_framing import neutralise
-from ramet.tools.context import CurrentCall, ToolUseContext, require_current_call
+from ramet.tools.arguments import Arguments, workspace_tool
+from ramet.tools.context import ToolUseContext, current, require_current_call
 
 Status: TypeAlias = Literal["pending", "in_progress", "completed", "deleted"]
 
@@ -104,16 +105,14 @@ class TaskBoard(Protocol):
 Boards: TypeAlias = "TaskBoard | Callable[[str], TaskBoard]"
 
 
-class _CreateArgs(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class _CreateArgs(Arguments):
     subject: str = Field(description="One line: what is to be done.")
     description: str = Field(default="", description="All that the owner of it needs to know.")
     addBlockedBy: list[str] = Field(default_factory=list, description="Ids of tasks to be completed before it.")
     metadata: dict[str, Any] | None = Field(default=None, description="Anything else worth keeping with it.")
 
 
-class _UpdateArgs(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class _UpdateArgs(Arguments):
     taskId: str
     status: Status | None = Field(
         default=None, description="in_progress claims it for you, completed ends it, pending gives it back."
@@ -125,108 +124,78 @@ class _UpdateArgs(BaseModel):
     metadata: dict[str, Any] | None = Field(default=None, description="Keys to set; null removes one.")
 
 
-class _ListArgs(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-class _GetArgs(BaseModel):
-    model_config = ConfigDict(extra="forbid")
+class _GetArgs(Arguments):
     taskId: str
 
 
-class _BoardTool(BaseTool):
-    """The base of the four tools: the board."""
+class _BoardCalls:
+    """The calls of the four tools on one board, or on a board for each tree."""
 
-    boards: Any  #: Boards; pydantic need not know it
+    def __init__(self, boards: Boards) -> None:
+        self._boards = boards
 
-    def _run(self, **kwargs: Any) -> str:
-        raise Bug("the tools of a board run in the event loop")
+    def _board(self) -> TaskBoard:
+        return self._boards(current().run.root) if callable(self._boards) else self._boards
 
-    def _call_and_board(self) -> tuple[CurrentCall, TaskBoard]:
-        call = require_current_call()
-        board: TaskBoard = self.boards(call.context.run.root) if callable(self.boards) else self.boards
-        return call, board
-
-
-class TaskCreateTool(_BoardTool):
-    """A tool that adds a task to the board; a repeated call after a crash finds the task that it had created."""
-
-    name: str = "TaskCreate"
-    description: str = "Put a task on the board that you share with other agents."
-    args_schema: Any = _CreateArgs
-    metadata: dict[str, Any] | None = {"concurrency_safe": False, "repeatable": True}  # noqa: RUF012 - pydantic copies it
-
-    async def _arun(
-        self,
-        subject: str,
-        description: str = "",
-        addBlockedBy: Sequence[str] = (),
-        metadata: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> str:
-        call, board = self._call_and_board()
+    async def create(self, args: _CreateArgs) -> str:
+        """Add a task; a repeated call after a crash finds the task that it had created."""
+        call, board = require_current_call(), self._board()
         hooks, id = call.context.hooks, None
         if hooks is not None and hooks.listens("TaskCreated"):
             id = await board.reserve()
-            payload = {"task_id": id, "task_subject": subject, "task_description": description}
+            payload = {"task_id": id, "task_subject": args.subject, "task_description": args.description}
             decision = await hooks.fire("TaskCreated", call.context, payload)
             if decision.verdict == "deny":
                 raise Denied("task", decision.reason or "a hook denied it")
         task = await board.create(
-            subject, description, blocked_by=addBlockedBy, metadata=metadata, id=id, key=call.step_id
+            args.subject,
+            args.description,
+            blocked_by=args.addBlockedBy,
+            metadata=args.metadata,
+            id=id,
+            key=call.step_id,
         )
         return f"Task #{task.id} created: {neutralise(task.subject)[0]}"
 
-
-class TaskUpdateTool(_BoardTool):
-    """A tool that claims, completes, gives back, deletes or changes a task, for the calling run."""
-
-    name: str = "TaskUpdate"
-    description: str = (
-        "Change a task of the board. status='in_progress' claims it for you: do so before you begin, exactly one agent "
-        "gets it. 'completed' ends it, and frees what waited for it. 'pending' gives it back, 'deleted' removes it."
-    )
-    args_schema: Any = _UpdateArgs
-    metadata: dict[str, Any] | None = {"concurrency_safe": False, "repeatable": True}  # noqa: RUF012 - pydantic copies it
-
-    async def _arun(
-        self,
-        taskId: str,
-        status: Status | None = None,
-        subject: str | None = None,
-        description: str | None = None,
-        addBlocks: Sequence[str] = (),
-        addBlockedBy: Sequence[str] = (),
-        metadata: dict[str, Any] | None = None,
-        **_: Any,
-    ) -> str:
-        call, board = self._call_and_board()
-        context = call.context
+    async def update(self, args: _UpdateArgs) -> str:
+        """Claim, complete, give back, delete or change a task, for the calling run."""
+        context, board, id, task = current(), self._board(), args.taskId, None
         owner = Owner(context.run.id, context.run.path)
-        task = None
-        if subject is not None or description is not None or addBlocks or addBlockedBy or metadata is not None:
+        has_texts = args.subject is not None or args.description is not None
+        if has_texts or args.addBlocks or args.addBlockedBy or args.metadata is not None:
             task = await board.update(
-                taskId,
+                id,
                 by=owner,
-                subject=subject,
-                description=description,
-                add_blocks=addBlocks,
-                add_blocked_by=addBlockedBy,
-                metadata=metadata,
+                subject=args.subject,
+                description=args.description,
+                add_blocks=args.addBlocks,
+                add_blocked_by=args.addBlockedBy,
+                metadata=args.metadata,
             )
-        match status:
+        match args.status:
             case "in_progress":
-                task = await board.claim(taskId, owner)
+                task = await board.claim(id, owner)
             case "completed":
-                task = await _complete(context, board, taskId, owner)
+                task = await _complete(context, board, id, owner)
             case "pending":
-                task = await board.release(taskId, owner)
+                task = await board.release(id, owner)
             case "deleted":
-                task = await board.delete(taskId, owner)
+                task = await board.delete(id, owner)
             case None if task is None:
                 raise InvalidValue("status", None, "a status, or anything else to change")
         assert task is not None
         return _line(task)
+
+    async def list(self, _: Arguments) -> str:
+        """List the board, one line per task."""
+        return "\n".join(map(_line, await self._board().list())) or "The board is empty."
+
+    async def get(self, args: _GetArgs) -> str:
+        """Return a whole task."""
+        task = await self._board().get(args.taskId)
+        more = [f"blocks: {', '.join(task.blocks)}"] if task.blocks else []
+        more += [f"{key}: {value}" for key, value in task.metadata.items()]
+        return "\n".join([_line(task), neutralise("\n".join([*more, task.description]))[0]]).strip()
 
 
 async def _complete(context: ToolUseContext, board: TaskBoard, id: str, owner: Owner) -> Task:
@@ -244,35 +213,6 @@ async def _complete(context: ToolUseContext, board: TaskBoard, id: str, owner: O
     return await board.complete(id, owner)
 
 
-class TaskListTool(_BoardTool):
-    """A tool that lists the board, one line per task."""
-
-    name: str = "TaskList"
-    description: str = "List the tasks of the board: id, status, subject, owner, and what each depends on."
-    args_schema: Any = _ListArgs
-    metadata: dict[str, Any] | None = {"concurrency_safe": True, "read_only": True, "repeatable": True}  # noqa: RUF012 - pydantic copies it
-
-    async def _arun(self, **_: Any) -> str:
-        board = self._call_and_board()[1]
-        return "\n".join(map(_line, await board.list())) or "The board is empty."
-
-
-class TaskGetTool(_BoardTool):
-    """A tool that reads a whole task."""
-
-    name: str = "TaskGet"
-    description: str = "Read one task of the board with its description."
-    args_schema: Any = _GetArgs
-    metadata: dict[str, Any] | None = {"concurrency_safe": True, "read_only": True, "repeatable": True}  # noqa: RUF012 - pydantic copies it
-
-    async def _arun(self, taskId: str, **_: Any) -> str:
-        board = self._call_and_board()[1]
-        task = await board.get(taskId)
-        more = [f"blocks: {', '.join(task.blocks)}"] if task.blocks else []
-        more += [f"{key}: {value}" for key, value in task.metadata.items()]
-        return "\n".join([_line(task), neutralise("\n".join([*more, task.description]))[0]]).strip()
-
-
 def _line(task: Task) -> str:
     owner = f" ({task.owner.path or task.owner.run})" if task.owner is not None else ""
     blockers = f" [blocked by {', '.join(f'#{id}' for id in task.open_blockers)}]" if task.open_blockers else ""
@@ -281,4 +221,42 @@ def _line(task: Task) -> str:
 
 def board_tools(boards: Boards) -> tuple[BaseTool, ...]:
     """Return the four tools on one board, or on a board for each tree."""
-    return tuple(each(boards=boards) for each in (TaskCreateTool, TaskUpdateTool, TaskListTool, TaskGetTool))
+    calls = _BoardCalls(boards)
+    return (
+        workspace_tool(
+            "TaskCreate",
+            "Put a task on the board that you share with other agents.",
+            _CreateArgs,
+            calls.create,
+            concurrency_safe=False,
+            repeatable=True,
+        ),
+        workspace_tool(
+            "TaskUpdate",
+            "Change a task of the board. status='in_progress' claims it for you: do so before you begin, exactly one "
+            "agent gets it. 'completed' ends it, and frees what waited for it. 'pending' gives it back, 'deleted' "
+            "removes it.",
+            _UpdateArgs,
+            calls.update,
+            concurrency_safe=False,
+            repeatable=True,
+        ),
+        workspace_tool(
+            "TaskList",
+            "List the tasks of the board: id, status, subject, owner, and what each depends on.",
+            Arguments,
+            calls.list,
+            concurrency_safe=True,
+            read_only=True,
+            repeatable=True,
+        ),
+        workspace_tool(
+            "TaskGet",
+            "Read one task of the board with its description.",
+            _GetArgs,
+            calls.get,
+            concurrency_safe=True,
+            read_only=True,
+            repeatable=True,
+        ),
+    )
