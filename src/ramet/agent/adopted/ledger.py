@@ -155,24 +155,16 @@ class Ledger:
         if self._is_closed:
             raise Aborted("its run has ended")
 
-    def _refusals(self) -> _Refusals:
-        return _Refusals(self)
-
-
-class _Refusals:
-    """A context that records a refusal raised inside: a framework may wrap or swallow it."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if isinstance(error, RametError):
-            self._ledger.refusal = error
-        if isinstance(error, BudgetExceeded):
-            self._ledger.context.record_refusal(error)
+    @contextmanager
+    def _refusals(self) -> Iterator[None]:
+        """Record a refusal raised inside: a framework may wrap or swallow it."""
+        try:
+            yield
+        except RametError as error:
+            self.refusal = error
+            if isinstance(error, BudgetExceeded):
+                self.context.record_refusal(error)
+            raise
 
 
 class _Handler:
@@ -186,31 +178,22 @@ class _Handler:
         self.ledger = ledger
 
     @property
-    def is_inherited(self) -> bool:
-        """Return whether the handler was inherited by a run below, which meters itself."""
+    def ignore_llm(self) -> bool:
+        """Return whether to skip model requests and tool calls: a run below, which inherits the handler, meters
+        itself.
+        """
         handler, call = _bookkeeper.get(), current_call.get(None)
         if handler is None:  # A thread without the run's context variables, which got the handler explicitly.
             return False
         return handler.ledger is not self.ledger or call is None or call.context is not self.ledger.context
 
     @property
-    def _ignores_calls(self) -> bool:
-        return self.is_inherited
-
-    @property
-    def ignore_llm(self) -> bool:
-        """Return whether to skip model requests."""
-        return self._ignores_calls
-
-    @property
     def ignore_chat_model(self) -> bool:
-        """Return whether to skip requests of chat models."""
-        return self._ignores_calls
+        return self.ignore_llm
 
     @property
     def ignore_agent(self) -> bool:
-        """Return whether to skip tool calls."""
-        return self._ignores_calls
+        return self.ignore_llm
 
 
 class Gatekeeper(_Handler, AsyncCallbackHandler):
@@ -221,8 +204,9 @@ class Gatekeeper(_Handler, AsyncCallbackHandler):
     """
 
     @property
-    def _ignores_calls(self) -> bool:
-        return self.is_inherited or threading.get_ident() != self.ledger.thread
+    def ignore_llm(self) -> bool:
+        """Return whether to skip model requests and tool calls: calls in other threads are the bookkeeper's."""
+        return super().ignore_llm or threading.get_ident() != self.ledger.thread
 
     async def on_chat_model_start(self, serialized: Any, messages: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """Reserve a request, and record it."""
