@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
-from ramet.agent.capabilities.declarations import handle_of, recipe_of
+from ramet.agent.capabilities.declarations import handle_of
 from ramet.agent.typed.values import decode_value
 from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import Denied, InvalidValue, NeedsInput, RametError, TaskFailed
@@ -44,7 +44,7 @@ class ChannelPerformer:
 
         Raises InvalidValue or Denied.
         """
-        entry = recipe_of(agent).entry()
+        entry = agent.recipe().entry()
         reply = current_channel().ask(guest_to_host.CreateAgent, json_body(entry, "recipe")).as_(CreateReply)
         if reply.dropped:
             sys.stdout.write(f"[{agent.name} did not get, because you do not have it: {', '.join(reply.dropped)}]\n")

@@ -52,15 +52,13 @@ def make_store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterat
 @pytest.fixture(autouse=True)
 def no_agents_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget each declared agent, as a new process does."""
-    monkeypatch.setattr(declarations, "_registered_agents", {})
-    monkeypatch.setattr(declarations, "_newest", {})
+    monkeypatch.setattr(declarations, "_declared", declarations._Registry())
 
 
 @asynccontextmanager
 async def process(make: MakeStore, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[AgentRuntime]:
     """Yield a runtime in a process that knows only the store."""
-    monkeypatch.setattr(declarations, "_registered_agents", {})
-    monkeypatch.setattr(declarations, "_newest", {})
+    monkeypatch.setattr(declarations, "_declared", declarations._Registry())
     async with AgentRuntime(store=make()) as runtime:
         yield runtime
 
@@ -180,7 +178,7 @@ async def test_a_child_has_only_capabilities_of_its_current_ancestors(
         leaf = await runtime.dynamic.create(await runtime.dynamic.load(new_agent.ref), solver("leaf"))
 
         declarations.add_capability(owner, declarations.capability_of("module", math, include=["cos", "pi"]))
-        new_version = declarations.recipe_of(owner).version
+        new_version = owner.recipe().version
         for ref in (new_agent.ref, leaf.ref):
             assert names(await runtime.dynamic.load(ref)) == [("pi",)]
             assert names(await runtime.dynamic.load(ref._replace(root_version=new_version))) == [("pi",)]

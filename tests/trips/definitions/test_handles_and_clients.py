@@ -72,10 +72,10 @@ async def test_the_name_of_a_clients_agent_finds_no_agent(tmp_path: pathlib.Path
                 with pytest.raises(AgentNotResolved, match="not in the registry"):
                     await runtime.dynamic.local(asker, each.name)
         assert "stranger" not in {
-            **declarations._registered_agents,
-            **declarations._newest,
-            **declarations._registered_undeclared,
-            **declarations._newest_undeclared,
+            **declarations._declared.references,
+            **declarations._declared.newest,
+            **declarations._undeclared.references,
+            **declarations._undeclared.newest,
         }
 
 

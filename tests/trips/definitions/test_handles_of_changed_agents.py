@@ -28,8 +28,8 @@ from tests.trips.kits.isolated import BACKENDS, BackendName
 @pytest.fixture(autouse=True)
 def no_agents_of_others(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Forget each declared agent, as a new process does."""
-    for each in ("_registered_agents", "_newest", "_registered_undeclared", "_newest_undeclared"):
-        monkeypatch.setattr(declarations, each, {})
+    for each in ("_declared", "_undeclared"):
+        monkeypatch.setattr(declarations, each, declarations._Registry())
     yield
     gc.collect()
 
@@ -151,8 +151,8 @@ async def test_a_changed_text_is_another_version_that_rebind_finds() -> None:
         leaf = (await dynamic.create(await dynamic.load(old), solver("sin", name="leaf"))).ref
         newer = (await dynamic.create(first, solver("sin", primer="You solve better."))).ref
         root = declarations.handle_of(first)
-        declarations._registered_agents.clear()
-        declarations._newest.clear()
+        declarations._declared.references.clear()
+        declarations._declared.newest.clear()
         for ref in (old, leaf, root):
             with pytest.raises(AgentNotResolved, match="not declared in this process"):
                 await dynamic.rebind(ref)

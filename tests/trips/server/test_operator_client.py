@@ -340,8 +340,7 @@ async def test_the_operator_reads_states_and_recipes(
     with pytest.raises(InvalidValue, match="commit"):
         await kernel.state(handle.id, at=1, commit=now.commit)
 
-    monkeypatch.setattr(declarations, "_registered_agents", {})
-    monkeypatch.setattr(declarations, "_newest", {})
+    monkeypatch.setattr(declarations, "_declared", declarations._Registry())
     creator = Agent(name="maker")
     creator.cls(Agent)
     new_agent = await runtime.dynamic.create(creator, Recipe(name="solver", primer="You solve."))

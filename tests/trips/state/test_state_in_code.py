@@ -44,8 +44,7 @@ print(state.keys(recursive=False), state.namespaces())
 @pytest.fixture(autouse=True)
 def forget_declared_agents(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the agents that other tests declared in code."""
-    monkeypatch.setattr(declarations, "_registered_agents", {})
-    monkeypatch.setattr(declarations, "_newest", {})
+    monkeypatch.setattr(declarations, "_declared", declarations._Registry())
 
 
 def code(text: str) -> Call:

@@ -35,11 +35,6 @@ T = TypeVar("T", bound="str | BaseTool")
 
 #: `ramet.Agent` itself: code with this class may create agents.
 AGENT_CLASS = "Agent"
-_registered_agents: dict[str, list[weakref.ref[DeclaresCapabilities]]] = {}
-_newest: dict[str, DeclaresCapabilities] = {}  #: the last agent declared under a name stays referenced here
-#: The same for agents without declarations: created with capabilities, or copied for runs.
-_registered_undeclared: dict[str, list[weakref.ref[DeclaresCapabilities]]] = {}
-_newest_undeclared: dict[str, DeclaresCapabilities] = {}
 
 
 class DeclaresCapabilities:
@@ -112,12 +107,37 @@ class DeclaresCapabilities:
         return tool
 
     def task(self, function: Callable[..., Any]) -> Task:
-        """Declare a task: docstring and signature of a function with an empty body. Raises InvalidValue."""
-        return add_task(self, function)
+        """Declare a task: docstring and signature of a function with an empty body.
+
+        Raises InvalidValue for an invalid task, or a repeated name.
+        """
+        types: Types = dict(self.types)
+        task = Task.from_function(self, function, types)
+        if task.name in self.tasks:
+            raise InvalidValue(f"task {task.name}", task.name, "a name that no other task of this agent has")
+        object.__setattr__(self, "tasks", {**self.tasks, task.name: task})
+        object.__setattr__(self, "types", types)
+        _declared.add(self)
+        return task
 
     def recipe(self) -> Recipe:
         """Return the agent as data, with its content hash. Raises InvalidValue if a part cannot be recorded."""
-        return recipe_of(self)
+        limits = {name: value for name, value in dataclasses.asdict(self.limits).items() if value is not None}
+        tools = [each if isinstance(each, str) else each.name for each in self.tool_entries or ()]
+        listed_tools = {each.name for each in self.capabilities if each.type == "tool"}
+        return Recipe(
+            name=self.name,
+            primer="\n\n".join(each for each in (self.primer, self.instructions) if each),
+            model=self.model if isinstance(self.model, str) else None,
+            capabilities=(
+                *self.capabilities,
+                *(Capability("tool", name) for name in tools if name not in listed_tools),
+            ),
+            tasks={name: task.definition for name, task in self.tasks.items()},
+            types=self.types,
+            limits=limits,
+            setup=self.setup,
+        )
 
     def __enter__(self) -> Self:
         """Begin declaring capabilities and tasks; at the end, an agent that creates another one records it."""
@@ -197,48 +217,33 @@ def add_capability(agent: DeclaresCapabilities, capability: Capability) -> None:
     if capability.module:
         modules = dict.fromkeys((*agent.source_modules, capability.module))
         object.__setattr__(agent, "source_modules", tuple(modules))
-    register_agent(agent)
-
-
-def add_task(agent: DeclaresCapabilities, function: Callable[..., Any]) -> Task:
-    """Add a task to an agent. Raises InvalidValue for an invalid task, or a repeated name."""
-    agent_types: Types = dict(agent.types)
-    task = Task.from_function(agent, function, agent_types)
-    if task.name in agent.tasks:
-        raise InvalidValue(f"task {task.name}", task.name, "a name that no other task of this agent has")
-    object.__setattr__(agent, "tasks", {**agent.tasks, task.name: task})
-    object.__setattr__(agent, "types", agent_types)
-    register_agent(agent)
-    return task
-
-
-def recipe_of(agent: DeclaresCapabilities) -> Recipe:
-    """Return an agent as data. Raises InvalidValue if a part cannot be recorded."""
-    model = agent.model if isinstance(agent.model, str) else None
-    limits = {name: value for name, value in dataclasses.asdict(agent.limits).items() if value is not None}
-    tools = [each if isinstance(each, str) else each.name for each in agent.tool_entries or ()]
-    tools = [name for name in tools if name not in {each.name for each in agent.capabilities if each.type == "tool"}]
-    return Recipe(
-        name=agent.name,
-        primer="\n\n".join(each for each in (agent.primer, agent.instructions) if each),
-        model=model,
-        capabilities=(*agent.capabilities, *(Capability("tool", name) for name in tools)),
-        tasks={name: task.definition for name, task in agent.tasks.items()},
-        types=agent.types,
-        limits=limits,
-        setup=agent.setup,
-    )
+    _declared.add(agent)
 
 
 # ---- the agents that code declares, by name
 
 
-def register_agent(agent: DeclaresCapabilities) -> None:
-    """Make an agent available to handles, as long as it exists, and until another one of its name is declared."""
-    if agent.ref is None:
-        _newest[agent.name] = agent
-    others = [each for each in _registered_agents.get(agent.name, ()) if each() is not None and each() is not agent]
-    _registered_agents[agent.name] = [*others, weakref.ref(agent)]
+class _Registry:
+    """Agents by name: each as long as it exists, and the newest of each name that is no created agent."""
+
+    def __init__(self) -> None:
+        self.references: dict[str, list[weakref.ref[DeclaresCapabilities]]] = {}
+        self.newest: dict[str, DeclaresCapabilities] = {}
+
+    def add(self, agent: DeclaresCapabilities) -> None:
+        """Add an agent as the last one of its name."""
+        if agent.ref is None:
+            self.newest[agent.name] = agent
+        others = [weakref.ref(each) for each in self.living(agent.name) if each is not agent]
+        self.references[agent.name] = [*others, weakref.ref(agent)]
+
+    def living(self, name: str) -> list[DeclaresCapabilities]:
+        """Return the agents of a name that still exist, oldest first."""
+        return [agent for each in self.references.get(name, ()) if (agent := each()) is not None]
+
+
+_declared = _Registry()
+_undeclared = _Registry()  #: agents without declarations: created with capabilities, or copied for runs
 
 
 def register_undeclared(agent: DeclaresCapabilities) -> None:
@@ -248,25 +253,21 @@ def register_undeclared(agent: DeclaresCapabilities) -> None:
     not registered.
     """
     creates_agents = any(each.type == "class" and each.name == AGENT_CLASS for each in agent.capabilities)
-    if agent.ref is not None or not (creates_agents or agent.tasks):
-        return
-    if any(each is agent for each in _live_agents(_registered_agents, agent.name)):
-        return
-    _newest_undeclared[agent.name] = agent
-    others = [each for each in _registered_undeclared.get(agent.name, ()) if each() is not None and each() is not agent]
-    _registered_undeclared[agent.name] = [*others, weakref.ref(agent)]
+    is_declared = any(each is agent for each in _declared.living(agent.name))
+    if agent.ref is None and (creates_agents or agent.tasks) and not is_declared:
+        _undeclared.add(agent)
 
 
 def find_registered(name: str) -> DeclaresCapabilities | None:
     """Return the agent of this name that code of this process declared last."""
-    return _newest.get(name) or _newest_undeclared.get(name)
+    return _declared.newest.get(name) or _undeclared.newest.get(name)
 
 
 def handle_of(agent: DeclaresCapabilities) -> AgentRef:
     """Return an agent's handle; an agent declared in code is its own root. Raises InvalidValue without a recipe."""
     if agent.ref is not None:
         return agent.ref
-    version = recipe_of(agent).version
+    version = agent.recipe().version
     return AgentRef(agent.name, version, (), version)
 
 
@@ -276,13 +277,9 @@ def root_agent(name: str, version: str, handle: str) -> DeclaresCapabilities:
     Of several with one identity, the newest declared counts: its capabilities are the current ones of the agent at the
     top. Raises AgentNotResolved if none matches; never returns another agent.
     """
-    live_agents = [
-        agent
-        for agent in (*_live_agents(_registered_undeclared, name), *_live_agents(_registered_agents, name))
-        if agent.ref is None
-    ]
+    live_agents = [each for each in (*_undeclared.living(name), *_declared.living(name)) if each.ref is None]
     for agent in reversed(live_agents):
-        recipe = recipe_of(agent)
+        recipe = agent.recipe()
         if version == recipe.version or version == recipe.identity:
             return agent
     reason = (
@@ -292,10 +289,3 @@ def root_agent(name: str, version: str, handle: str) -> DeclaresCapabilities:
         else "is not declared in this process"
     )
     raise AgentNotResolved(handle, "root agent", name, reason)
-
-
-def _live_agents(
-    references: Mapping[str, list[weakref.ref[DeclaresCapabilities]]], name: str
-) -> list[DeclaresCapabilities]:
-    """Return the agents of a name that still exist, oldest first."""
-    return [agent for each in references.get(name, ()) if (agent := each()) is not None]

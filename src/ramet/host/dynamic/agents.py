@@ -11,7 +11,6 @@ from ramet.agent.capabilities.declarations import (
     AGENT_CLASS,
     find_registered,
     handle_of,
-    recipe_of,
     register_undeclared,
     root_agent,
 )
@@ -221,7 +220,7 @@ def _creation_root(ref: AgentRef) -> AgentRef:
         root = root_agent(ref.root, ref.root_version, str(ref))
     except AgentNotResolved:  # Resolving an agent below it raises the error.
         return ref
-    return ref._replace(root_version=recipe_of(root).identity)
+    return ref._replace(root_version=root.recipe().identity)
 
 
 def _root(agent: Any) -> Agent:
