@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from ramet.core.policy.permissions import Ruling
+from ramet.core.tool_names import READING_TOOLS
 from ramet.tools.context import ToolUseContext
 from ramet.tools.decisions import HookDecision
 from ramet.tools.permissions.evaluation import Call, judge, may_change
-from ramet.tools.permissions.search_exclusions import hidden_from_search
+from ramet.tools.permissions.path_rules import ANY_CHILD, bind
+from ramet.tools.permissions.worktree_copies import Checkouts
 
 
 def rule_on_call(context: ToolUseContext, tool: str, args: Mapping[str, Any]) -> Ruling:
@@ -42,7 +44,18 @@ def narrow_decision(
 
 
 def hidden_files(context: ToolUseContext, searched: os.PathLike[str]) -> Callable[[str], bool] | None:
-    """Return whether a search below a folder must leave a file out; None where nothing is left out."""
-    if not context.permissions:
+    """Return a function that tells whether a search must leave out a file, by its absolute name; None if it hides none.
+
+    A rule of `ask` that covers the searched folder itself was answered before the search began.
+    """
+    cwd, checkouts, searched_name = os.fspath(context.cwd.absolute()), Checkouts(), os.fspath(searched)
+    rules = [
+        bind(rule, cwd, checkouts)
+        for rule in context.permissions.rules
+        if rule.effect != "allow" and rule.specifier is not None and rule.tool in READING_TOOLS
+    ]
+    folder = (searched_name, f"{searched_name.rstrip('/')}/{ANY_CHILD}")
+    hiding_rules = [each for each in rules if each.effect == "deny" or not each.fits(folder)]
+    if not hiding_rules:
         return None
-    return hidden_from_search(context.permissions, os.fspath(searched), os.fspath(context.cwd.absolute()))
+    return lambda name: any(each.fits((name,)) for each in hiding_rules)

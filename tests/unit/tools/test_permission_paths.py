@@ -11,11 +11,12 @@ import pytest
 
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.permissions import Effect, PermissionRule, Permissions
+from ramet.tools.permission_checks import hidden_files
 from ramet.tools.permissions.evaluation import Call, judge
 from ramet.tools.permissions.files.globs import TooManyFiles
 from ramet.tools.permissions.files.names import FileNames
 from ramet.tools.permissions.path_rules import bind, path_pattern, widens
-from ramet.tools.permissions.search_exclusions import hidden_from_search
+from tests.support.context import make_context
 from tests.support.processor_time import QUADRATIC_S
 
 
@@ -363,7 +364,9 @@ def test_a_command_that_names_a_file_of_a_copy_is_denied(tmp_path: pathlib.Path,
 def test_a_search_omits_files_of_copies(tmp_path: pathlib.Path) -> None:
     """A file that a rule denies in the project is not found in a copy."""
     copy = tmp_path / ".ramet" / "worktrees" / "one"
-    hidden = hidden_from_search(Permissions(rules=(rule("./secrets/**", tmp_path),)), str(tmp_path), str(tmp_path))
+    context = make_context(cwd=tmp_path, permissions=Permissions(rules=(rule("./secrets/**", tmp_path),)))
+
+    hidden = hidden_files(context, tmp_path)
 
     assert hidden is not None
     assert hidden(str(copy / "secrets" / "key"))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -47,7 +46,7 @@ class Parallel(Composition):
         except BaseException:
             for each in tasks:
                 each.cancel()
-            await run_shielded(_wait_all(tasks))
+            await run_shielded(asyncio.gather(*tasks, return_exceptions=True))
             raise
         results = [each.result() for each in tasks]
         if results and all(isinstance(each, StepFailure) for each in results):
@@ -77,7 +76,7 @@ class Parallel(Composition):
                 return _step_failure(step, handle, failure)
             except asyncio.CancelledError:
                 if handle is not None and not composition.context.abort.aborted:
-                    await run_shielded(_cancel(handle, f"another step of {composition.context.run.path} failed"))
+                    await run_shielded(handle.cancel(f"another step of {composition.context.run.path} failed"))
                 raise
 
     def parts(self) -> tuple[Agent, ...]:
@@ -116,11 +115,3 @@ def _step_failure(step: Agent, handle: SpawnHandle | None, failure: RametError) 
     else:
         status, message = Status.FAILED, f"{type(failure).__name__}: {failure}"
     return StepFailure(step=step.name, status=status, message=message, path=handle.path if handle is not None else "")
-
-
-async def _cancel(handle: SpawnHandle, reason: str) -> None:
-    await handle.cancel(reason)
-
-
-async def _wait_all(tasks: Sequence[asyncio.Task[Any]]) -> None:
-    await asyncio.gather(*tasks, return_exceptions=True)

@@ -32,31 +32,22 @@ class _Clarify(Arguments):
     question: str = Field(description="What you must know before you can go on.", max_length=10_000)
 
 
-async def _succeed(arguments: _Success) -> str:
-    return _declare(DeclaredResult("success", value=arguments.result))
-
-
-async def _fail(arguments: _Fail) -> str:
-    return _declare(DeclaredResult("fail", arguments.message))
-
-
-async def _clarify(arguments: _Clarify) -> str:
-    return _declare(DeclaredResult("clarify", arguments.question))
-
-
-def _declare(result: DeclaredResult) -> str:
-    current().declared_result = result
-    return "Noted."
-
-
 @cache
 def task_result_tools() -> tuple[BaseTool, ...]:
     """Return all three tools, shared by all runs: they have no state."""
     return (
-        workspace_tool(SUCCESS, "End the task with its result.", _Success, _succeed),
-        workspace_tool(FAIL, "End the task: it cannot be done. Say why.", _Fail, _fail),
-        workspace_tool(CLARIFY, "End the task for now, with a question for the agent's caller.", _Clarify, _clarify),
+        _tool(SUCCESS, "End the task with its result.", _Success),
+        _tool(FAIL, "End the task: it cannot be done. Say why.", _Fail),
+        _tool(CLARIFY, "End the task for now, with a question for the agent's caller.", _Clarify),
     )
+
+
+def _tool(name: str, description: str, arguments_class: type[Arguments]) -> BaseTool:
+    async def declare(arguments: Arguments) -> str:
+        current().declared_result = _declared_result(name, dict(arguments))
+        return "Noted."
+
+    return workspace_tool(name, description, arguments_class, declare)
 
 
 def find_declared_result(history: Sequence[BaseMessage]) -> DeclaredResult | None:

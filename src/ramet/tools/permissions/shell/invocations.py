@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import NamedTuple
 
 from ramet.tools.permissions.shell.commands import parse
 from ramet.tools.permissions.shell.expansions import Variables, is_pattern, may_be, may_be_option, without_variables
@@ -56,40 +55,16 @@ _OF_BASH = re.compile(r"\$'|&>")
 _TOKEN = re.compile(r"[^\s\"'`;|&(){}\[\],<>$!=:@\\]+")
 
 
-class Invocations(NamedTuple):
+@dataclass
+class Invocations:
     """The programs that a text may start. `unknown`: more may start than the text shows."""
 
-    texts: tuple[str, ...]
-    commands: tuple[Command, ...]
-    unknown: bool = False
-    prefixes: tuple[str, ...] = ()  #: starts of commands whose rest is unknown so far
-    operands: tuple[tuple[str, ...], ...] = ()  #: words of programs that may start any of them
-    patterns: tuple[str, ...] = ()  #: patterns of file names among such words
-
-
-def invocations(text: str) -> Invocations:
-    """Return every spelling of what `text` starts."""
-    collector = _Collector()
-    collector.add_text(text, 0)
-    unknown = collector.unknown or collector.variables.are_unknown()
-    return Invocations(
-        tuple(collector.texts),
-        tuple(collector.commands),
-        unknown,
-        tuple(collector.prefixes),
-        tuple(collector.operands),
-        tuple(collector.patterns),
-    )
-
-
-@dataclass
-class _Collector:
     texts: dict[str, None] = field(default_factory=dict)  #: in the order in which they were found
     commands: list[Command] = field(default_factory=list)
     unknown: bool = False
-    prefixes: dict[str, None] = field(default_factory=dict)
-    operands: dict[tuple[str, ...], None] = field(default_factory=dict)
-    patterns: dict[str, None] = field(default_factory=dict)
+    prefixes: dict[str, None] = field(default_factory=dict)  #: starts of commands whose rest is unknown so far
+    operands: dict[tuple[str, ...], None] = field(default_factory=dict)  #: words of programs that may start any of them
+    patterns: dict[str, None] = field(default_factory=dict)  #: patterns of file names among such words
     variables: Variables = field(default_factory=Variables)
     _unwrapped_commands: set[tuple[tuple[Word, ...], int]] = field(default_factory=set)
     _chain: int = 0
@@ -436,3 +411,11 @@ class _Collector:
             self.unknown = True
         else:
             self.texts[text] = None
+
+
+def invocations(text: str) -> Invocations:
+    """Return every spelling of what `text` starts."""
+    found = Invocations()
+    found.add_text(text, 0)
+    found.unknown = found.unknown or found.variables.are_unknown()
+    return found
