@@ -12,7 +12,7 @@ import math
 import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from ramet.agent.schemas.schema import MAX_SCHEMA, JsonSchema
 from ramet.agent.schemas.work_budget import TooManySteps, count_steps
@@ -44,25 +44,13 @@ class DoesNotFit(RametError):
         super().__init__(self.problem)
 
 
-class _Form(Protocol):
-    """A checker of data: a type or a schema."""
-
-    schema: Mapping[str, Any]
-
-    def value(self, data: Any) -> Any:
-        """Return the data as the caller gets it. Raises DoesNotFit or TooManySteps."""
-
-    def data(self, value: Any) -> Any:
-        """Return the value as plain JSON, for records."""
-
-
 class OutputContract:
     """The contract of a final answer. Raises InvalidValue if no answer could fit the specification."""
 
     __slots__ = ("_form", "_schema_text", "schema")
 
     def __init__(self, spec: type[Any] | Mapping[str, Any]) -> None:
-        self._form: _Form = _SchemaForm(spec) if isinstance(spec, Mapping) else _TypeForm(spec)
+        self._form: _SchemaForm | _TypeForm = _SchemaForm(spec) if isinstance(spec, Mapping) else _TypeForm(spec)
         self.schema: Mapping[str, Any] = self._form.schema
         self._schema_text = json.dumps(self.schema, ensure_ascii=False)
         if len(self._schema_text) > MAX_SCHEMA:

@@ -128,21 +128,12 @@ class RateLimiter:
 class RateLimiters:
     """The rate limiters of all models, one per name, created on first use."""
 
-    def __init__(
-        self,
-        *,
-        clock: Clock,
-        chance: Callable[[], float] = random.random,
-        policy: RetryPolicy | None = None,
-    ) -> None:
-        self._clock, self._chance, self._policy = clock, chance, policy
+    def __init__(self, *, clock: Clock, policy: RetryPolicy | None = None) -> None:
+        self._clock, self._policy = clock, policy
         self._limiters: dict[str, RateLimiter] = {}
 
     def get(self, name: str) -> RateLimiter:
         """Return the rate limiter of this model, the same for all callers."""
-        limiter = self._limiters.get(name)
-        if limiter is None:
-            limiter = self._limiters[name] = RateLimiter(
-                name, clock=self._clock, chance=self._chance, policy=self._policy
-            )
-        return limiter
+        if name not in self._limiters:
+            self._limiters[name] = RateLimiter(name, clock=self._clock, policy=self._policy)
+        return self._limiters[name]

@@ -11,7 +11,6 @@ from contextlib import aclosing
 from typing import Any, Protocol
 
 import msgspec
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
@@ -77,11 +76,7 @@ class RelayModel(BaseChatModel):
         return self.bind(tools=[_schema(tool) for tool in tools], **kwargs)
 
     async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: list[str] | None = None, *_: Any, **kwargs: Any
     ) -> ChatResult:
         async with aclosing(self._pieces(messages, stop, kwargs, stream=False)) as pieces:
             async for piece in pieces:
@@ -90,11 +85,7 @@ class RelayModel(BaseChatModel):
         raise ProtocolError("a reply without a message")
 
     def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: list[str] | None = None, *_: Any, **kwargs: Any
     ) -> ChatResult:
         """Generate for synchronous tools, in their threads.
 
@@ -108,11 +99,7 @@ class RelayModel(BaseChatModel):
         raise RametError("call this model with `await`, or from a thread without an event loop")
 
     async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
+        self, messages: list[BaseMessage], stop: list[str] | None = None, *_: Any, **kwargs: Any
     ) -> AsyncIterator[ChatGenerationChunk]:
         texts: list[str] = []
         async with aclosing(self._pieces(messages, stop, kwargs, stream=True)) as pieces:

@@ -229,9 +229,8 @@ class ToolUseContext:
     durable: Callable[[], Awaitable[None]] | None = None
     #: returns if the tree is still this kernel's, otherwise raises StoreFailed; None: no other kernel can take it
     confirm_ownership: Callable[[], Awaitable[None]] | None = None
-    interrupted_calls: dict[CallId, StepId] = field(
-        default_factory=dict
-    )  #: calls that were active in a process that ended
+    #: calls that were active in a process that ended
+    interrupted_calls: dict[CallId, StepId] = field(default_factory=dict)
     tree: Tree | None = None
     hooks: Hooks | None = None
     meter: Meter | None = None  #: for models that another framework calls; None: none here
@@ -240,9 +239,8 @@ class ToolUseContext:
     permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, which every call must pass
     interpreter: Interpreter | None = None  #: None: this run is in the host, where no code of an agent runs
     spill: Callable[[str, str], pathlib.Path] | None = None  #: (call id, text) -> file; None keeps only a preview
-    store_blob: Callable[[bytes], Awaitable[str]] | None = (
-        None  #: persist bytes, return their name; None: not available
-    )
+    #: persist bytes, return their name; None: not available
+    store_blob: Callable[[bytes], Awaitable[str]] | None = None
     usage: Usage = NO_USAGE  #: of this run alone
     last_usage: Usage | None = None  #: of the newest reply
     on_usage: Callable[[Usage], None] | None = None
@@ -256,12 +254,10 @@ class ToolUseContext:
     answers: dict[str, ToolMessage] = field(default_factory=dict)  #: of the turn's calls, until they are recorded
     final_refusal: BudgetExceeded | None = None  #: the refusal: the loop ends with it, after at most one last answer
     refusal: BudgetExceeded | None = None  #: of a budget, the newest recorded
-    declared_result: DeclaredResult | None = (
-        None  #: said by a tool call: the loop ends after this turn's answers are recorded
-    )
-    orphaned_threads: dict[str, OrphanedThread] = field(
-        default_factory=dict
-    )  #: by call id: threads that outlive their call
+    #: said by a tool call: the loop ends after this turn's answers are recorded
+    declared_result: DeclaredResult | None = None
+    #: by call id: threads that outlive their call
+    orphaned_threads: dict[str, OrphanedThread] = field(default_factory=dict)
     running_processes: int = 0  #: of its calls, hooks and sandboxes: each until it has ended
     _load_history: Callable[[], list[BaseMessage]] = list
 
@@ -292,13 +288,9 @@ class ToolUseContext:
         """Record a budget refusal once, however often it is raised again."""
         if refusal is not self.refusal:
             self.refusal = refusal
-            fields = {
-                "resource": refusal.resource,
-                "asked": refusal.asked,
-                "left": refusal.left,
-                "scope": refusal.scope,
-            }
-            self.emit(BudgetRefused, **fields)
+            self.emit(
+                BudgetRefused, resource=refusal.resource, asked=refusal.asked, left=refusal.left, scope=refusal.scope
+            )
 
     async def wait_persisted(self) -> None:
         """Wait until recorded intentions are persisted; call before an effect. Raises StoreFailed."""
@@ -327,9 +319,8 @@ class CurrentCall(NamedTuple):
     context: ToolUseContext
     call_id: CallId
     step_id: StepId
-    request_key: str = (
-        ""  #: the sandbox's request that it performs: a request repeated after a kernel's end is the same
-    )
+    #: the sandbox's request that it performs: a request repeated after a kernel's end is the same
+    request_key: str = ""
 
 
 current_call: ContextVar[CurrentCall | None] = ContextVar("ramet_current_call", default=None)

@@ -13,11 +13,12 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from ramet.agent.definition import Agent, as_agent
-from ramet.agent.placement import needs_sandbox
+from ramet.agent.tool_entry import parse_entry
 from ramet.concurrency.deadline import run_shielded
 from ramet.core.budget import NO_LIMITS
 from ramet.core.errors import BusyError, DefinitionMissing, Expired, StoreFailed, Unknown
 from ramet.core.outcome import ErrorInfo, Result, Status
+from ramet.core.policy.capabilities import is_code
 from ramet.core.policy.policy import Policy, secrets_of, variables_of
 from ramet.core.schedules import ticks
 from ramet.core.schedules.schedule import NamedTarget, Schedule
@@ -28,6 +29,7 @@ from ramet.host.runtime import AgentRuntime, running_runtimes
 from ramet.host.schedules.target import LoadedTarget, load
 from ramet.host.schedules.view import shorten, shorten_error
 from ramet.spawn.handle import Handle
+from ramet.tools.agents.task_result import CLARIFY, FAIL, SUCCESS
 from ramet.tools.workspace import workspace_tools
 
 _log = logging.getLogger("ramet.scheduler")
@@ -238,9 +240,23 @@ class TickDispatcher:
 
 def _policy_of(schedule: Schedule, agent: Agent) -> Policy | None:
     """Return the policy of a run: the default of `run_agent` if none was given and the run needs a sandbox."""
-    if schedule.policy is not None or agent.policy is not None or schedule.in_process or not needs_sandbox(agent):
+    if schedule.policy is not None or agent.policy is not None or schedule.in_process or not _needs_sandbox(agent):
         return schedule.policy
     return Policy()
+
+
+def _needs_sandbox(agent: Agent) -> bool:
+    """Return whether an agent of this definition uses files, processes, the network or foreign code.
+
+    An agent that leads others counts too (`tools=None` is every tool of its root), because they may use these.
+    """
+    if agent.function is not None or agent.memory is not None or agent.isolation is not None or agent.setup:
+        return True
+    if agent.tools is None or any(map(is_code, agent.capabilities)):
+        return True
+    # Every tool counts as using the machine, except those that only end a task.
+    harmless_tools = (SUCCESS, FAIL, CLARIFY)
+    return any(not isinstance(each, str) or parse_entry(each).name not in harmless_tools for each in agent.tools)
 
 
 def _is_resumable(handle: Handle) -> bool:

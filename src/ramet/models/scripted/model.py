@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.messages.ai import UsageMetadata
@@ -72,36 +71,19 @@ class ScriptedModel(BaseChatModel):
         """Return this model with tools; their names are recorded with each request."""
         return self.bind(tools=[tool_name(tool) for tool in tools], **kwargs)
 
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
+    # Any: LangChain's stop words and run managers, which are not used here, and what was bound to the model.
+    def _generate(self, messages: list[BaseMessage], *_: Any, **kwargs: Any) -> ChatResult:
         """Answer at once: delays apply only to the asynchronous methods."""
         return self._answer(messages, self._next(messages, kwargs))
 
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
+    async def _agenerate(self, messages: list[BaseMessage], *_: Any, **kwargs: Any) -> ChatResult:
         resolved_step = self._next(messages, kwargs)
         await self._delay(resolved_step)
         if isinstance(resolved_step.step, Cut | Hang):
             await self._interrupt(resolved_step.step)
         return self._answer(messages, resolved_step)
 
-    async def _astream(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: AsyncCallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> AsyncIterator[ChatGenerationChunk]:
+    async def _astream(self, messages: list[BaseMessage], *_: Any, **kwargs: Any) -> AsyncIterator[ChatGenerationChunk]:
         resolved_step = self._next(messages, kwargs)
         await self._delay(resolved_step)
         if isinstance(resolved_step.step, Cut | Hang):

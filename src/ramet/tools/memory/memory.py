@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -45,26 +45,9 @@ class MemoryTool(BaseTool):
     metadata: dict[str, Any] | None = {"concurrency_safe": False, "children": False}  # noqa: RUF012 - pydantic copies it
     folder: Any  #: MemoryFolder; pydantic need not know it
 
-    def _run(self, command: str, path: str = VIRTUAL_ROOT, **arguments: Any) -> str:
-        run: dict[str, Callable[..., str]] = {
-            "view": _view,
-            "create": _create,
-            "str_replace": _str_replace,
-            "insert": _insert,
-            "delete": _delete,
-        }
-        return run[command](
-            self.folder, path, **{key: value for key, value in arguments.items() if key in _COMMAND_ARGUMENTS[command]}
-        )
-
-
-_COMMAND_ARGUMENTS = {
-    "view": ("view_range",),
-    "create": ("file_text",),
-    "str_replace": ("old_str", "new_str"),
-    "insert": ("insert_line", "insert_text"),
-    "delete": (),
-}
+    def _run(self, **arguments: Any) -> str:
+        args = _MemoryArgs(**arguments)
+        return _COMMANDS[args.command](self.folder, args)
 
 
 def memory_tool(directory: Path | MemoryFolder) -> MemoryTool:
@@ -72,7 +55,8 @@ def memory_tool(directory: Path | MemoryFolder) -> MemoryTool:
     return MemoryTool(folder=MemoryFolder(directory) if isinstance(directory, Path) else directory)
 
 
-def _view(folder: MemoryFolder, path: str, view_range: list[int] | None = None) -> str:
+def _view(folder: MemoryFolder, args: _MemoryArgs) -> str:
+    path, view_range = args.path, args.view_range
     relative = path.strip().removeprefix(VIRTUAL_ROOT).strip("/")
     prefix = "" if relative in ("", ".") else "/".join(name_parts(path)) + "/"
     notes = [note for note in folder.notes() if note.name.startswith(prefix)]
@@ -87,13 +71,13 @@ def _view(folder: MemoryFolder, path: str, view_range: list[int] | None = None) 
     return "\n".join(f"{number:>6}\t{lines[number - 1]}" for number in range(first, last + 1))
 
 
-def _create(folder: MemoryFolder, path: str, file_text: str | None = None) -> str:
-    is_new = folder.write(path, _require_value("file_text", file_text))
-    return f"{'Created' if is_new else 'Replaced'} {path}."
+def _create(folder: MemoryFolder, args: _MemoryArgs) -> str:
+    is_new = folder.write(args.path, _require_value("file_text", args.file_text))
+    return f"{'Created' if is_new else 'Replaced'} {args.path}."
 
 
-def _str_replace(folder: MemoryFolder, path: str, old_str: str | None = None, new_str: str | None = None) -> str:
-    old, new = _require_value("old_str", old_str), new_str or ""
+def _str_replace(folder: MemoryFolder, args: _MemoryArgs) -> str:
+    old, new = _require_value("old_str", args.old_str), args.new_str or ""
     if not old:
         raise InvalidValue("old_str", old, "a text that occurs once in the file")
 
@@ -105,12 +89,12 @@ def _str_replace(folder: MemoryFolder, path: str, old_str: str | None = None, ne
             raise InvalidValue("old_str", old, f"a text that occurs once; this one occurs {count} times")
         return text.replace(old, new)
 
-    folder.edit(path, replace)
-    return f"Edited {path}."
+    folder.edit(args.path, replace)
+    return f"Edited {args.path}."
 
 
-def _insert(folder: MemoryFolder, path: str, insert_line: int | None = None, insert_text: str | None = None) -> str:
-    line, added = _require_value("insert_line", insert_line), _require_value("insert_text", insert_text)
+def _insert(folder: MemoryFolder, args: _MemoryArgs) -> str:
+    line, added = _require_value("insert_line", args.insert_line), _require_value("insert_text", args.insert_text)
 
     def insert(text: str) -> str:
         lines = text.split("\n")
@@ -118,16 +102,25 @@ def _insert(folder: MemoryFolder, path: str, insert_line: int | None = None, ins
             raise InvalidValue("insert_line", line, f"0 to {len(lines)}")
         return "\n".join([*lines[:line], *added.removesuffix("\n").split("\n"), *lines[line:]])
 
-    folder.edit(path, insert)
-    return f"Edited {path}."
+    folder.edit(args.path, insert)
+    return f"Edited {args.path}."
 
 
-def _delete(folder: MemoryFolder, path: str) -> str:
-    folder.delete(path)
-    return f"Deleted {path}."
+def _delete(folder: MemoryFolder, args: _MemoryArgs) -> str:
+    folder.delete(args.path)
+    return f"Deleted {args.path}."
 
 
 def _require_value(name: str, value: Any) -> Any:
     if value is None:
         raise InvalidValue(name, value, "a value: this command needs it")
     return value
+
+
+_COMMANDS: Mapping[str, Callable[[MemoryFolder, _MemoryArgs], str]] = {
+    "view": _view,
+    "create": _create,
+    "str_replace": _str_replace,
+    "insert": _insert,
+    "delete": _delete,
+}
