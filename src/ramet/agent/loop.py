@@ -226,7 +226,6 @@ def digest(history: Sequence[BaseMessage], size: int, notice: str) -> list[BaseM
 
 
 def record_message(context: ToolUseContext, message: BaseMessage, step: str | None = None) -> Event:
-    """Add a message to the history and record it."""
     message, data = ensure_encodable(message)
     context.history.append(message)
     return context.emit(

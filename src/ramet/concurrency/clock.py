@@ -45,7 +45,6 @@ class SystemClock:
         return time.monotonic()
 
     async def sleep(self, seconds: float) -> None:
-        """Return after `seconds`. Raises InvalidValue for NaN."""
         await asyncio.sleep(_check_seconds(seconds))
 
 
@@ -63,7 +62,6 @@ class FakeClock:
         return self._start + timedelta(seconds=self._elapsed)
 
     def monotonic(self) -> float:
-        """Return the seconds advanced so far."""
         return self._elapsed
 
     async def sleep(self, seconds: float) -> None:
@@ -77,7 +75,6 @@ class FakeClock:
 
     @property
     def sleeping(self) -> int:
-        """Return the number of sleepers."""
         return sum(not waiter.done() for _, _, waiter in self._sleepers)
 
     async def advance(self, seconds: float) -> None:

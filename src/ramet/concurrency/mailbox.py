@@ -77,7 +77,6 @@ class Mailbox:
         return size
 
     def has(self, kind: Kind) -> bool:
-        """Return whether mail of this kind is unread."""
         return any(mail.kind == kind for mail in self._unread)
 
     @property

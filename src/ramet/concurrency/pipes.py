@@ -39,7 +39,6 @@ class Capture:
 
     @property
     def omitted_bytes(self) -> int:
-        """Return the number of bytes that were dropped."""
         return self.total - len(self._head) - min(len(self._tail), self._tail_size)
 
     @property

@@ -25,7 +25,6 @@ class Slots:
 
     @property
     def queue_length(self) -> int:
-        """Return the number of waiting requests."""
         return sum(not each.done() for each in self._queue)
 
     def try_acquire(self) -> bool:
@@ -78,7 +77,6 @@ class Slot:
 
     @property
     def is_held(self) -> bool:
-        """Return whether this run holds a slot."""
         return self._is_held
 
     async def acquire(self) -> None:

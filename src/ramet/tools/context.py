@@ -281,7 +281,6 @@ class ToolUseContext:
         return step_id(self.run.id, self.steps)
 
     def emit(self, kind: type[Event], /, **fields: Any) -> Event:
-        """Record an event of this run."""
         return self.record(kind(**self.run.stamp, **fields))
 
     def record_refusal(self, refusal: BudgetExceeded) -> None:

@@ -26,7 +26,6 @@ class Approval(NamedTuple):
 
     @property
     def denial(self) -> str:
-        """Return the denial as text."""
         return f"it was not approved: {self.reason}" if self.reason else "it was not approved"
 
 

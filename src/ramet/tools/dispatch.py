@@ -58,7 +58,6 @@ _TOOL_CALL_USAGE = Usage(tool_calls=1)
 
 
 def tool_flag(tool: BaseTool, name: str, default: Any = False) -> Any:
-    """Return a flag in a tool's metadata."""
     return (tool.metadata or {}).get(name, default)
 
 

@@ -85,7 +85,6 @@ def _exit_text(exited: CommandResult) -> str:
 
 
 def shell_tools() -> list[StructuredTool]:
-    """Return Bash."""
     return [
         workspace_tool(
             "Bash",

@@ -81,12 +81,10 @@ class Ledger:
             self._charges[key] = meter(self.context, request)
 
     def settle(self, key: UUID, reply: AIMessage) -> None:
-        """Book the usage of a request."""
         if (charge := self._charges.pop(key, None)) is not None:
             charge.settle(reply)
 
     def fail(self, key: UUID, error: BaseException) -> None:
-        """Book a request that failed."""
         if (charge := self._charges.pop(key, None)) is not None:
             charge.fail(error)
 
@@ -109,7 +107,6 @@ class Ledger:
         self._calls[key] = _ToolCall(call_id, tool, context.clock.monotonic())
 
     def end_call(self, key: UUID, status: str, preview: str) -> None:
-        """Record the end of a tool call."""
         if (call := self._calls.pop(key, None)) is not None:
             elapsed_ms = round((self.context.clock.monotonic() - call.started_s) * 1000, 3)
             self.context.emit(
@@ -218,7 +215,6 @@ class Gatekeeper(_Handler, AsyncCallbackHandler):
                 self.ledger.pending_refusals[run_id] = refusal
 
     async def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """Reserve a request, and record it."""
         await self.on_chat_model_start(serialized, _messages(prompts), run_id=run_id, **kwargs)
 
     async def on_tool_start(self, serialized: Any, input_str: str, *, run_id: UUID, **kwargs: Any) -> None:
@@ -248,15 +244,12 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
             ledger.reserve(run_id, serialized, _first_messages(messages), kwargs)
 
     def on_llm_start(self, serialized: Any, prompts: Any, *, run_id: UUID, **kwargs: Any) -> None:
-        """Reserve a request, unless the gatekeeper has."""
         self.on_chat_model_start(serialized, _messages(prompts), run_id=run_id, **kwargs)
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **_: Any) -> None:
-        """Book the usage of a request."""
         self._call_in_loop(lambda: self.ledger.settle(run_id, _reply(response)))
 
     def on_llm_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        """Book the possible usage of a failed request."""
         self._call_in_loop(lambda: self.ledger.fail(run_id, error))
 
     def on_tool_start(self, serialized: Any, input_str: str, *, run_id: UUID, **kwargs: Any) -> None:
@@ -278,13 +271,11 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
             ledger.start_call(run_id, *call)
 
     def on_tool_end(self, output: Any, *, run_id: UUID, **_: Any) -> None:
-        """Record the end of a tool call."""
         text = output.text if isinstance(output, ToolMessage) else str(output)
         is_error = isinstance(output, ToolMessage) and output.status == "error"
         self._call_in_loop(lambda: self.ledger.end_call(run_id, "error" if is_error else "ok", str.__str__(text)))
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **_: Any) -> None:
-        """Record the end of a failed tool call."""
         self._call_in_loop(lambda: self.ledger.end_call(run_id, "error", f"{type(error).__name__}: {error}"))
 
     def _was_admitted(self, key: UUID) -> bool:

@@ -85,7 +85,6 @@ class Graph(Composition):
         return tuple(node.agent for node in self.nodes.values())
 
     def decision_functions(self) -> tuple[Callable[..., Any], ...]:
-        """Return the functions of the routes, and the reducers of the state."""
         routes = (edge.function for edge in self.edges.values() if isinstance(edge, Route))
         return (*routes, *self.reducers.values())
 

@@ -61,7 +61,6 @@ class Permissions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         return bool(self.rules or self.modes)
 
     def with_effect(self, effect: Effect) -> tuple[PermissionRule, ...]:
-        """Return the rules of one list."""
         return tuple(rule for rule in self.rules if rule.effect == effect)
 
     def mode(self, mode: Mode) -> ModeRule | None:

@@ -46,7 +46,6 @@ class EvidenceLine(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Return the kind of the file."""
         return kind_of(self.path)
 
     def cite(self) -> str:

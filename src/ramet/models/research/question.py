@@ -35,7 +35,6 @@ class Question(NamedTuple):
     terms: dict[str, str]  #: at most six, lower case, each with a regular expression; may be empty
 
     def matching_terms(self, text: str) -> list[str]:
-        """Return the terms that a text contains."""
         return [term for term, pattern in self.terms.items() if re.search(pattern, text, re.IGNORECASE)]
 
 

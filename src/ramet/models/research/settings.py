@@ -68,7 +68,6 @@ class Setting(NamedTuple):
         return "ms" if unit else "number", float(match[1]) * _MS.get(unit, 1)
 
     def cite(self) -> str:
-        """Return the name, the value and the line."""
         return f"`{self.name}` = {self.value} ({self.line.cite()})"
 
 

@@ -54,7 +54,6 @@ class ScriptedModel(BaseChatModel):
 
     @property
     def requests(self) -> list[Request]:
-        """Return the requests received so far, in order."""
         return self._requests
 
     @property

@@ -84,7 +84,6 @@ def _result_text(result: Result, name: str) -> str:
 
 
 def _registry_entry(arguments: CreateArguments) -> dict[str, Any]:
-    """Return the agent's entry for a registry."""
     return {
         "name": arguments.name,
         "primer": arguments.primer,

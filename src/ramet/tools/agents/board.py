@@ -187,11 +187,9 @@ class _BoardCalls:
         return _line(task)
 
     async def list(self, _: Arguments) -> str:
-        """List the board, one line per task."""
         return "\n".join(map(_line, await self._board().list())) or "The board is empty."
 
     async def get(self, args: _GetArgs) -> str:
-        """Return a whole task."""
         task = await self._board().get(args.taskId)
         more = [f"blocks: {', '.join(task.blocks)}"] if task.blocks else []
         more += [f"{key}: {value}" for key, value in task.metadata.items()]

@@ -39,7 +39,6 @@ class CommandPattern(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def command_pattern(specifier: str) -> CommandPattern:
-    """Parse a pattern."""
     text = specifier.strip()
     if text == "*":
         return CommandPattern(("", ""))

@@ -43,7 +43,6 @@ class Call(NamedTuple):
 
 
 def judge(permissions: Permissions, call: Call) -> Ruling:
-    """Return the ruling of the rules on a call."""
     return _Judgement(permissions, call).ruling()
 
 

@@ -33,7 +33,6 @@ class GlobOptions(NamedTuple):
 
     @staticmethod
     def of(text: str) -> GlobOptions:
-        """Return the options that a command names."""
         return GlobOptions("nocaseglob" in text, "dotglob" in text or "GLOBIGNORE" in text, "globstar" in text)
 
 

@@ -104,7 +104,6 @@ class Variables:
     _inherited_names: set[str] = field(default_factory=set)
 
     def assign(self, word: Word) -> None:
-        """Note an assignment."""
         name, is_set, value = word.text.partition("=")
         identifier = _IDENTIFIER.match(name)
         if identifier is None:
@@ -148,7 +147,6 @@ class Variables:
         return match[1]
 
     def evaluate(self, text: str) -> None:
-        """Note an expression."""
         self._evaluated_names.update(_IDENTIFIER.findall(text))
         if _UNKNOWN_VALUE.search(text):
             self._evaluated_names.add("_")

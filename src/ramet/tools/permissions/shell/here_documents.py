@@ -16,7 +16,6 @@ class Document(NamedTuple):
     depth: int
 
     def is_end(self, line: str) -> bool:
-        """Return whether a line ends the document."""
         return self._bare(line) == self.name.text
 
     def may_be_end(self, line: str, *, nested: bool) -> bool:

@@ -42,7 +42,6 @@ class Scanner:
         self._line = 0  #: number of commands found before this line
 
     def scan(self) -> None:
-        """Scan the text, and fill `commands`."""
         while self.at < len(self.text):
             frame = self.frames[-1]
             if frame.is_quoted:
