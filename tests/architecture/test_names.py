@@ -64,7 +64,6 @@ RECURRING = {
     "channel": "the channel between host and guest",
     "checkpoint": "a saved point that is continued from",
     "client": "the client of one server or process",
-    "commands": "commands as a user writes them",
     "commit_queue": "writes that are committed together",
     "compaction": "making something smaller without losing what counts",
     "config": "configuration as a user writes it",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.core.policy.permissions import EFFECTS, Effect, ModeRule, PermissionRule, Permissions, from_data, to_data
+from ramet.core.policy.permissions import EFFECTS, Effect, ModeRule, PermissionRule, Permissions
 from ramet.tools.permissions.command_rules import narrows
 from ramet.tools.permissions.evaluation import Call, judge
 from ramet.tools.permissions.parsing import parse_rule
@@ -70,7 +71,9 @@ def test_the_order_of_rules_does_not_matter(permissions: Permissions, call: Call
     turned = Permissions(rules=permissions.rules[::-1], modes=permissions.modes)
 
     assert judge(turned, call).verdict == judge(permissions, call).verdict
-    assert judge(from_data(to_data(permissions)), call) == judge(permissions, call)
+    recorded = msgspec.convert(msgspec.to_builtins(permissions), Permissions)
+
+    assert judge(recorded, call) == judge(permissions, call)
 
 
 @given(st.lists(st.sampled_from(AROUND), max_size=4))

@@ -118,10 +118,6 @@ def _anthropic(input: float, output: float, cache_read: float, long: Price | Non
     return Price(input, output, cache_read, input * 1.25, input * 2, long_threshold, long)
 
 
-def _openai(input: float, output: float, cache_read: float | None, cache_write: float | None = None) -> Price:
-    return Price(input, output, cache_read, cache_write)
-
-
 def _openai_long(input: float, output: float, cache_read: float, cache_write: float | None = None) -> Price:
     # Above 272,000 tokens of input the whole request costs twice for input and 1.5 times for output.
     double = Price(input * 2, output * 1.5, cache_read * 2, None if cache_write is None else cache_write * 2)
@@ -167,21 +163,21 @@ PRICES: Final[Mapping[str, Price]] = MappingProxyType(
         "gpt-5.5-pro": _openai_long(30, 180, 30),
         "gpt-5.5": _openai_long(5, 30, 0.5),
         "gpt-5.4-pro": _openai_long(30, 180, 30),
-        "gpt-5.4-mini": _openai(0.75, 4.5, 0.075),
-        "gpt-5.4-nano": _openai(0.2, 1.25, 0.02),
+        "gpt-5.4-mini": Price(0.75, 4.5, 0.075),
+        "gpt-5.4-nano": Price(0.2, 1.25, 0.02),
         "gpt-5.4": _openai_long(2.5, 15, 0.25),
-        "gpt-5.1": _openai(1.25, 10, 0.125),
-        "gpt-5-mini": _openai(0.25, 2, 0.025),
-        "gpt-5-nano": _openai(0.05, 0.4, 0.005),
-        "gpt-5-pro": _openai(15, 120, None),
-        "gpt-5": _openai(1.25, 10, 0.125),
-        "gpt-4.1-mini": _openai(0.4, 1.6, 0.1),
-        "gpt-4.1-nano": _openai(0.1, 0.4, 0.025),
-        "gpt-4.1": _openai(2, 8, 0.5),
-        "gpt-4o-mini": _openai(0.15, 0.6, 0.075),
-        "gpt-4o": _openai(2.5, 10, 1.25),
-        "o3": _openai(2, 8, 0.5),
-        "o4-mini": _openai(1.1, 4.4, 0.275),
+        "gpt-5.1": Price(1.25, 10, 0.125),
+        "gpt-5-mini": Price(0.25, 2, 0.025),
+        "gpt-5-nano": Price(0.05, 0.4, 0.005),
+        "gpt-5-pro": Price(15, 120),
+        "gpt-5": Price(1.25, 10, 0.125),
+        "gpt-4.1-mini": Price(0.4, 1.6, 0.1),
+        "gpt-4.1-nano": Price(0.1, 0.4, 0.025),
+        "gpt-4.1": Price(2, 8, 0.5),
+        "gpt-4o-mini": Price(0.15, 0.6, 0.075),
+        "gpt-4o": Price(2.5, 10, 1.25),
+        "o3": Price(2, 8, 0.5),
+        "o4-mini": Price(1.1, 4.4, 0.275),
         "gemini-3.5-flash": Price(1.5, 9),
         "gemini-3.1-pro": _gemini_pro(2, 12, 0.2),
         "gemini-3.1-flash-lite": Price(0.25, 1.5),

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+import msgspec
 import pytest
 
 from ramet.core.errors import InvalidValue
-from ramet.core.policy.permissions import Effect, Mode, ModeRule, Permissions, Ruling, from_data, to_data
+from ramet.core.policy.permissions import Effect, Mode, ModeRule, Permissions, Ruling
 from ramet.tools.permissions.evaluation import Call, judge, may_change
 from ramet.tools.permissions.parsing import parse_rule
 
@@ -214,7 +215,7 @@ def test_permissions_are_data() -> None:
     """Sandboxes and the journal get them unchanged."""
     rules = permissions(deny=["Read(~/.ssh/**)"], allow=["Bash(ls:*)"], modes=("plan",))
 
-    assert from_data(to_data(rules)) == rules
+    assert msgspec.convert(msgspec.to_builtins(rules), Permissions) == rules
 
 
 @pytest.mark.parametrize(

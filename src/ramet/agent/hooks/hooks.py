@@ -22,17 +22,19 @@ allow`. For any other hook the failure is recorded and ignored. Each failure is 
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from ramet.agent.hooks.answers import HookAnswer, HookError, decision, from_value
-from ramet.agent.hooks.commands import run_command
+from ramet.agent.hooks.answers import HookAnswer, HookError, decision, from_command, from_value
 from ramet.agent.hooks.config import EVENTS, GATES, Hook, HookConfig, HookFunction, read
 from ramet.agent.hooks.config import hook as hook
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.deadline import wait_with_timeout
+from ramet.concurrency.pipes import Capture
+from ramet.concurrency.processes import environment, run
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Aborted, Unknown
 from ramet.core.events import HookFailed, Notice
@@ -43,6 +45,9 @@ from ramet.tools.run_info import RunInfo
 #: Events at which `{"continue": false}` stops the run itself.
 _STOPPING_EVENTS = GATES | {"PostToolUse", "PostToolUseFailure"}
 _NO_DECISION = HookDecision()
+#: The variables that a command gets from our environment: enough to find programs, no keys.
+PASSED_VARIABLES = tuple("PATH HOME USER LOGNAME SHELL LANG LANGUAGE LC_ALL LC_CTYPE TERM TMPDIR TZ".split())
+_MAX_OUTPUT = 1 << 20  #: bytes that a command may print
 
 
 class HookRunner:
@@ -133,17 +138,7 @@ class HookRunner:
         try:
             if isinstance(hook.run, str):
                 with context.track_process():
-                    return await run_command(
-                        hook.run,
-                        hook.event,
-                        payload,
-                        cwd=context.cwd,
-                        project_dir=self._project_dir or context.cwd,
-                        timeout_s=hook.timeout_s,
-                        clock=context.clock,
-                        abort=abort,
-                        environ=os.environ if self._environ is None else self._environ,
-                    )
+                    return await self._run_command(hook, hook.run, context, payload, abort)
             result = await wait_with_timeout(
                 _call(hook.run, _copy(payload)), clock=context.clock, seconds=hook.timeout_s, abort=abort
             )
@@ -162,6 +157,42 @@ class HookRunner:
         if hook.on_error == "deny":
             return HookAnswer("deny", f"hook_failed: {hook.label}: {reason}")
         return HookAnswer()
+
+    async def _run_command(
+        self, hook: Hook, command: str, context: ToolUseContext, payload: dict[str, Any], abort: AbortController | None
+    ) -> HookAnswer:
+        """Run a command: the payload as JSON on stdin, the answer from exit status, stdout and stderr.
+
+        No process that the command started is left. Raises HookError if it gives no valid answer, TimeoutError, and
+        Aborted.
+        """
+        env = environment(PASSED_VARIABLES, os.environ if self._environ is None else self._environ)
+        env["CLAUDE_PROJECT_DIR"] = env["RAMET_PROJECT_DIR"] = os.fspath(self._project_dir or context.cwd)
+        try:
+            payload_json = json.dumps(payload, default=str, allow_nan=False).encode()
+        except (ValueError, TypeError, RecursionError) as error:
+            raise HookError(f"the payload is no JSON: {error}") from None
+        stdout, stderr = Capture(head=_MAX_OUTPUT), Capture(head=_MAX_OUTPUT)
+        try:
+            result = await run(
+                ["/bin/sh", "-c", command],
+                clock=context.clock,
+                timeout_s=hook.timeout_s,
+                cwd=context.cwd,
+                env=env,
+                stdin=payload_json,
+                stdout=stdout,
+                stderr=stderr,
+                abort=abort,
+                grace_s=0,
+            )
+        except OSError as error:
+            raise HookError(f"it could not be started: {error}") from None
+        if result.reason == "timeout":
+            raise TimeoutError(f"not done within {hook.timeout_s:g} s")
+        if result.code == 0 and (stdout.omitted_bytes or stderr.omitted_bytes):
+            raise HookError("it printed more than an answer may contain")
+        return from_command(hook.event, result.code, stdout.data(), stderr.data())
 
     def _identity(self, event: str, context: ToolUseContext) -> dict[str, Any]:
         """Return the fields of every payload: the run of the event, and the path of its transcript."""

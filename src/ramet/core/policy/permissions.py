@@ -7,9 +7,8 @@ rules are sent to sandboxes and recorded in the journal in this form. A rule of 
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
-import msgspec
 from msgspec import Struct
 
 Effect = Literal["deny", "ask", "allow"]
@@ -89,16 +88,3 @@ class Ruling(NamedTuple):
 
     verdict: Effect | None = None
     reason: str = ""
-
-
-def to_data(permissions: Permissions) -> Any:
-    """Return plain data for a journal."""
-    return msgspec.to_builtins(permissions)
-
-
-def from_data(data: Any) -> Permissions:
-    """Return the permissions from data that `to_data` returned.
-
-    Raises msgspec.ValidationError.
-    """
-    return msgspec.convert(data, Permissions)

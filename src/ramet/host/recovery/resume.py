@@ -10,6 +10,8 @@ from datetime import datetime
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
+import msgspec
+
 from ramet.agent.definition import Agent, check_model
 from ramet.agent.history.compaction import Compaction, check_compaction, repair
 from ramet.agent.hooks.config import HookConfig
@@ -20,7 +22,7 @@ from ramet.core.errors import Damaged, DamagedTree, DefinitionMissing, InvalidVa
 from ramet.core.ids import CallId, RunId
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Usage
-from ramet.core.policy.permissions import Permissions, from_data
+from ramet.core.policy.permissions import Permissions
 from ramet.core.policy.policy import Policy, from_json
 from ramet.core.replay.replay import TreeReplay
 from ramet.core.replay.run_replay import RunReplay
@@ -234,7 +236,7 @@ def _permissions(about: Mapping[str, Any], project: Project) -> Permissions | No
     data = about.get("permissions")
     if data is None:
         return project.permissions
-    recorded = from_data(data)
+    recorded = msgspec.convert(data, Permissions)
     return recorded if project.permissions is None else recorded.merge(project.permissions)
 
 

@@ -10,6 +10,8 @@ from itertools import chain
 from types import NoneType
 from typing import Any, Literal, NamedTuple
 
+import msgspec
+
 from ramet.agent.definition import Agent
 from ramet.agent.files.permissions import find_permissions
 from ramet.agent.history.compaction import Compaction, check_compaction
@@ -20,7 +22,7 @@ from ramet.core.arguments import check_bool, check_callable, check_instance
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import RunId, run_id
 from ramet.core.limits import SpawnLimits
-from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions, to_data
+from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy.policy import Policy, to_public_dict
 from ramet.host.approvals import Inbox
 from ramet.host.dynamic.agents import DynamicAgents
@@ -226,7 +228,7 @@ def tree_metadata(plan: TreeOptions, number: str) -> dict[str, Any]:
         "children": to_public_dict(plan.children) if plan.children is not None else None,
         "sync_tools": plan.sync_tools,
         **({"gated": True} if plan.gate is not None else {}),
-        **({"permissions": to_data(plan.permissions.narrowing())} if plan.permissions else {}),
+        **({"permissions": msgspec.to_builtins(plan.permissions.narrowing())} if plan.permissions else {}),
         **({"repeatable": False} if not plan.repeatable else {}),
         **({"conversation": True} if plan.conversation else {}),
     }

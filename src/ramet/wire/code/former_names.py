@@ -14,7 +14,7 @@ MODULES: Final[Mapping[str, str]] = {
     "ramet.agent.composition.building": "ramet.agent.composition.state_graph",
     "ramet.agent.declaring": "ramet.agent.capabilities.declarations",
     "ramet.agent.hook_answers": "ramet.agent.hooks.answers",
-    "ramet.agent.hook_commands": "ramet.agent.hooks.commands",
+    "ramet.agent.hook_commands": "ramet.agent.hooks.hooks",
     "ramet.agent.hook_config": "ramet.agent.hooks.config",
     "ramet.agent.hooks": "ramet.agent.hooks.hooks",
     "ramet.agent.performing": "ramet.agent.capabilities.task_runner",

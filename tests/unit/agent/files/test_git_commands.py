@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.agent.files.git_commands import may_use_checkout_file
+from ramet.agent.files.git_programs import may_use_checkout_file
 
 
 @pytest.fixture
