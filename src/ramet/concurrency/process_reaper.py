@@ -154,10 +154,8 @@ class _Family:
             return self._group()
         pids: set[int] = set() if self._leader is None else {self._leader}
         candidates: dict[int, _Stat] = {}
-        groups, foreign_groups = (
-            set(),
-            {0, 1, os.getpgrp()},
-        )  # For the kernel, 0 is our own group, and 1 is every process.
+        # For the kernel, 0 is our own group, and 1 is every process.
+        groups, foreign_groups = set(), {0, 1, os.getpgrp()}
         own_pid, own_session = os.getpid(), os.getsid(0)
         for name in names:
             if not name.isdigit():

@@ -120,7 +120,8 @@ def resolve(name: str, *, parent_model: BaseChatModel | None = None, **kwargs: A
     provider, model = parse(name)
     entry = PROVIDERS[provider]
     cls = _import_class(f"the model provider {provider!r}", entry)
-    return _create(name, cls, entry, {entry.argument: model, **_no_retries(cls), **kwargs})
+    no_retries = {"max_retries": retries.no_retries_value(cls)} if "max_retries" in cls.model_fields else {}
+    return _create(name, cls, entry, {entry.argument: model, **no_retries, **kwargs})
 
 
 def parse(name: str) -> ModelName:
@@ -165,10 +166,6 @@ def _import_class(feature: str, entry: Provider) -> type[BaseChatModel]:
             raise MissingExtra(feature, entry.extra) from None
         raise MissingPackage(feature, package.replace("_", "-")) from None
     return cast("type[BaseChatModel]", getattr(module, entry.cls))
-
-
-def _no_retries(cls: type[BaseChatModel]) -> dict[str, int]:
-    return {"max_retries": retries.no_retries_value(cls)} if "max_retries" in cls.model_fields else {}
 
 
 def _create(name: str, cls: type[BaseChatModel], entry: Provider, fields: dict[str, Any]) -> BaseChatModel:

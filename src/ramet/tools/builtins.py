@@ -22,13 +22,7 @@ def builtin_tools(types: Mapping[str, str]) -> dict[str, BaseTool]:
 
 @cache
 def _stateless_tools() -> tuple[BaseTool, ...]:
-    return (
-        *workspace_tools(),
-        python_tool(),
-        *companion_tools(),
-        *authoring_tools(),
-        *task_result_tools(),
-    )  # They have no state.
+    return (*workspace_tools(), python_tool(), *companion_tools(), *authoring_tools(), *task_result_tools())
 
 
 def is_builtin(tool: BaseTool) -> bool:

@@ -130,7 +130,8 @@ async def _answer(
         if call["id"] in context.interrupted_calls:
             answer = await _repeat(context, tool, call)
         elif tool is None:
-            answer = _unknown(context, by_name, call)
+            names = ", ".join(by_name) or "none"
+            answer = _refuse(context, call, f"There is no tool named {call['name'][:200]!r}. Tools here: {names}.")
         elif bound is None or tool_flag(tool, "waits"):
             answer = await _run_gated(context, tool, call)
         else:
@@ -153,11 +154,6 @@ async def _repeat(context: ToolUseContext, tool: BaseTool | None, call: ToolCall
         del context.interrupted_calls[CallId(call["id"] or "")]
         return _refuse(context, call, INTERRUPTED_CALL.format(name=call["name"][:200]))
     return await _run(context, tool, call, None)
-
-
-def _unknown(context: ToolUseContext, by_name: dict[str, BaseTool], call: ToolCall) -> ToolMessage:
-    names = ", ".join(by_name) or "none"
-    return _refuse(context, call, f"There is no tool named {call['name'][:200]!r}. Tools here: {names}.")
 
 
 async def _run_gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> ToolMessage:

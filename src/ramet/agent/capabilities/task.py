@@ -60,7 +60,7 @@ class Task:
                     annotation=hints[each],
                     default=schema["default"] if "default" in schema else inspect.Parameter.empty,
                 )
-                for each, schema in _sort_parameters(definition.parameters)
+                for each, schema in sorted(definition.parameters.items(), key=lambda each: "default" in each[1])
             ],
             return_annotation=returns,
         )
@@ -223,10 +223,6 @@ def handle_of(value: Any, path: str) -> str:
     if not isinstance(value, Task) or value.agent.ref is None:
         raise InvalidValue(path, value, "a task of an agent that is stored in a registry")
     return f"{value.agent.ref}:{value.name}"
-
-
-def _sort_parameters(parameters: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    return sorted(parameters.items(), key=lambda each: "default" in each[1])
 
 
 def _is_empty(function: Callable[..., Any]) -> bool:

@@ -73,7 +73,5 @@ def _quote_prose(header: str) -> tuple[str, list[str]]:
 
 def _sentence(error: NotPlain) -> str:
     """Return the reason and the line in the file; not the line itself, which may be confidential."""
-    location = (
-        f"line {error.line + 1}: " if error.line is not None else ""
-    )  # the header begins in the file's second line
-    return location + error.reason
+    # The header begins in the file's second line.
+    return error.reason if error.line is None else f"line {error.line + 1}: {error.reason}"

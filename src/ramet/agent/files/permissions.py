@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ramet.agent.files.bounded_read import Unreadable, read_text
-from ramet.agent.files.trust import MAX_SETTINGS, SETTINGS, is_trusted
+from ramet.agent.files.trust import HOOK_SETTINGS, MAX_SETTINGS, is_trusted
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.permissions import (
     EFFECTS,
@@ -137,7 +137,9 @@ class _Reader:
         )
         if costs > MAX_COST:
             raise InvalidValue(f"{self.path}: permissions", f"{len(rules)} rules", "fewer path patterns with ** or {…}")
-        return FilePermissions(self.path, rules, self._mode(), self._no_bypass(), tuple(self._directories()))
+        return FilePermissions(
+            self.path, rules, self._mode(), self._no_bypass(), tuple(self._list("additionalDirectories"))
+        )
 
     def _rules(self, effect: Effect) -> Iterator[PermissionRule]:
         field = f"{self.path}: permissions.{effect}"
@@ -162,9 +164,6 @@ class _Reader:
             raise InvalidValue(f"{self.path}: permissions.disableBypassPermissionsMode", value, "'disable'")
         return value is not None
 
-    def _directories(self) -> list[str]:
-        return self._list("additionalDirectories")
-
     def _list(self, key: str) -> list[str]:
         value = self.content.get(key, [])
         if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
@@ -182,9 +181,7 @@ def _user_files(user_dir: Path | None, home: Path | None) -> Iterator[FilePermis
 
 
 def _project_files(folder: Path) -> Iterator[FilePermissions]:
-    for name in SETTINGS:
-        if Path(name).name.startswith(".mcp"):
-            continue
+    for name in HOOK_SETTINGS:
         permissions = read_permissions(folder / name, fence=folder, root=folder, source=name)
         if permissions is not None:
             yield permissions

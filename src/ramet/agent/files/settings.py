@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ramet.agent.files.bounded_read import Unreadable, read_text
-from ramet.agent.files.trust import MAX_SETTINGS, SETTINGS
+from ramet.agent.files.trust import HOOK_SETTINGS, MAX_SETTINGS
 from ramet.core.errors import InvalidValue
 
 
 def project_settings(project: Path) -> tuple[Path, ...]:
     """Return the existing settings files of a project that may name hooks, in the order in which their hooks run."""
-    names = (name for name in SETTINGS if not Path(name).name.startswith(".mcp"))
-    return tuple(path for path in (project / name for name in names) if path.exists())
+    return tuple(path for name in HOOK_SETTINGS if (path := project / name).exists())
 
 
 def hooks_in(path: Path, *, fence: Path | None) -> Mapping[str, Any]:

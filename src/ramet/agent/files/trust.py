@@ -25,8 +25,10 @@ from ramet.agent.files.scripts import Script, ScriptSearch
 from ramet.agent.files.search_paths import Candidate, agent_files, project_search_paths
 from ramet.core.errors import InvalidValue
 
+#: Files with hooks and permission rules, in the order in which they apply.
+HOOK_SETTINGS = (".claude/settings.json", ".claude/settings.local.json", ".ramet/settings.json")
 #: Files that only configure what may run.
-SETTINGS = (".mcp.json", ".claude/settings.json", ".claude/settings.local.json", ".ramet/settings.json")
+SETTINGS = (".mcp.json", *HOOK_SETTINGS)
 #: Settings of a server in the folder: its operators, and what its agents may do.
 SERVER_SETTINGS = "ramet.yaml"
 RECORD = "trust.json"

@@ -131,7 +131,7 @@ class Compaction:
 
     def _plan(self, history: Sequence[BaseMessage]) -> _Plan:
         pieces = list(groups(history))
-        unread = next((i for i in reversed(range(len(pieces))) if _is_reply(history[pieces[i].start])), 0)
+        unread = next((i for i in reversed(range(len(pieces))) if isinstance(history[pieces[i].start], AIMessage)), 0)
         remaining_tokens, count, tail = self.threshold * _TAIL_SHARE, 0, len(pieces)
         while tail > 0:
             piece = pieces[tail - 1]
@@ -169,9 +169,8 @@ class Compaction:
             if self.summarise is not None:
                 text = await self.summarise(middle)
             else:
-                prompt = summary_prompt(
-                    middle, instructions, max_chars=self.threshold * 2
-                )  # at two and more characters to a token
+                # At two and more characters to a token.
+                prompt = summary_prompt(middle, instructions, max_chars=self.threshold * 2)
                 text = await ask_model(context, prompt, max_tokens=max_tokens)
             if not isinstance(text, str) or not text.strip():
                 raise ValueError("the summary is empty")
@@ -266,10 +265,6 @@ def _stub(message: ToolMessage, pinned_words: set[str]) -> ToolMessage:
     mentions = f"; it names {', '.join(list(ids)[:20])}" if ids else ""
     line = f"[an old result of {message.name or 'a tool'} was left out: {len(text)} characters{mentions}]"
     return message.model_copy(update={"content": line, "artifact": None})
-
-
-def _is_reply(message: BaseMessage) -> bool:
-    return isinstance(message, AIMessage)
 
 
 def _is_other_block(block: object) -> bool:

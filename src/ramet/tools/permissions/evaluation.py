@@ -155,7 +155,8 @@ class _Judgement:
         for rule in rules:
             if rule.specifier is None or self._allows(rule, kind):
                 return str(rule)
-        if kind == "Bash" and rules and command_rules.widens(_specifiers(rules), str(call.args.get("command", ""))):
+        specifiers = tuple(each.specifier for each in rules if each.specifier is not None)
+        if kind == "Bash" and rules and command_rules.widens(specifiers, str(call.args.get("command", ""))):
             return ", ".join(map(str, rules[:3]))
         bypass, edits = self._permissions.mode("bypassPermissions"), self._permissions.mode("acceptEdits")
         if bypass is not None:
@@ -251,10 +252,6 @@ def _fits_tool_name(name: str, tool: str) -> bool:
     if "*" in name:
         return fnmatchcase(tool, name.replace("[", "[[]"))
     return name.startswith("mcp__") and tool.startswith(f"{name}__")
-
-
-def _specifiers(rules: list[PermissionRule]) -> tuple[str, ...]:
-    return tuple(rule.specifier for rule in rules if rule.specifier is not None)
 
 
 def _host(url: object) -> str | None:
