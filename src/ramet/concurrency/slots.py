@@ -64,43 +64,39 @@ class Slots:
 class Slot:
     """The slot of one run: it is released while every active call only waits for other runs."""
 
-    __slots__ = ("_acquire_lock", "_busy", "_is_held", "_slots", "_wait_count", "_waits_by_key", "on_wait")
+    __slots__ = ("_acquire_lock", "_busy", "_slots", "_wait_count", "_waits_by_key", "is_held", "on_wait")
 
     def __init__(self, slots: Slots, on_wait: Callable[[bool], None] | None = None) -> None:
         self._slots = slots
         self.on_wait = on_wait  #: called with True when the run begins to wait for others, False when it works again
-        self._is_held = False
+        self.is_held = False
         self._acquire_lock = asyncio.Lock()  #: one call of the run waits in the queue, for all calls of the run
         self._busy = 0
         self._wait_count = 0
         self._waits_by_key: dict[object, int] = {}
-
-    @property
-    def is_held(self) -> bool:
-        return self._is_held
 
     async def acquire(self) -> None:
         """Take the slot, waiting in line if necessary. Returns at once if it is held.
 
         Takes nothing while every active call waits for other runs, as far as is known: those may need the slot.
         """
-        if self._is_held:
+        if self.is_held:
             return
         async with self._acquire_lock:
-            if self._is_held or self._only_waits():
+            if self.is_held or self._only_waits():
                 return
             await self._slots.acquire()
             if self._only_waits():
                 self._slots.release()
                 return
-            self._is_held = True
+            self.is_held = True
             if self.on_wait is not None:
                 self.on_wait(False)
 
     def release(self) -> None:
         """Release the slot; no error if it is not held."""
-        if self._is_held:
-            self._is_held = False
+        if self.is_held:
+            self.is_held = False
             self._slots.release()
 
     def begin_calls(self, count: int = 1) -> None:
@@ -167,7 +163,7 @@ class Slot:
         return 0 < self._busy <= self._wait_count
 
     def _settle(self) -> None:
-        if self._is_held and self._only_waits():
+        if self.is_held and self._only_waits():
             self.release()
             if self.on_wait is not None:
                 self.on_wait(True)

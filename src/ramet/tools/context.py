@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock, SystemClock
@@ -119,22 +119,10 @@ class Hooks(Protocol):
         """Run the hooks of `event` whose matcher fits, and combine their answers; a failing gate denies."""
 
 
-class Ask(Protocol):
-    """The access to a model: reserves, waits for the rate limiter, retries, settles.
-
-    Yields chunks, then the message.
-    """
-
-    def __call__(
-        self, context: ToolUseContext, request: ModelRequest
-    ) -> AsyncGenerator[AIMessageChunk | AIMessage]: ...
-
-
-class Meter(Protocol):
-    """The reservation of requests that do not use `Ask`."""
-
-    def __call__(self, context: ToolUseContext, request: ForeignRequest) -> Charge:
-        """Reserve, and record it. Raises BudgetExceeded, and Unknown for an unknown price."""
+#: The access to a model: reserves, waits for the rate limiter, retries, settles. Yields chunks, then the message.
+Ask: TypeAlias = "Callable[[ToolUseContext, ModelRequest], AsyncGenerator[AIMessageChunk | AIMessage]]"
+#: Reserves a request that does not use `Ask`, and records it. Raises BudgetExceeded, and Unknown for an unknown price.
+Meter: TypeAlias = "Callable[[ToolUseContext, ForeignRequest], Charge]"
 
 
 class Approve(Protocol):

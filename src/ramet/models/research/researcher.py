@@ -16,8 +16,7 @@ from langchain_core.messages import BaseMessage
 from ramet.models.research import evidence, settings
 from ramet.models.research.answer import answer, by_weight, sign
 from ramet.models.research.evidence import EvidenceLine, kind_of
-from ramet.models.research.history import Turn, read
-from ramet.models.research.question import FAULT, Question, escape, understand
+from ramet.models.research.question import FAULT, Question, Turn, escape, read, understand
 
 MAX_FILES = {"logs": 6, "settings": 12, "source": 12, "docs": 6}  #: maximum number of files that are searched, by kind
 MAX_LINES, MAX_REASONS, MAX_KEYS, MAX_REPORTED = 200, 20, 30, 150

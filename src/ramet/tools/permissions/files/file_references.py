@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from ramet.tools.permissions.files.names import MAX_NAME
 from ramet.tools.permissions.files.words import takes_names, uses_of
 from ramet.tools.permissions.shell.words import Command, Word, first_program
 
 MAX_REFERENCES = 500
-MAX_NAME = 4_096  #: maximum characters of a name for the kernel
 _CHANGES_FOLDER = re.compile(r"(cd|pushd|popd|-C.*|--directory\b.*|--chdir\b.*)\Z", re.DOTALL)
 _SURE_SEPARATOR = re.compile("[=@]|file://")
 _SEPARATOR = re.compile(r"[=@:,]")

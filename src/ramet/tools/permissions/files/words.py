@@ -22,7 +22,7 @@ from ramet.tools.permissions.files.grammars import (
     Grammar,
 )
 from ramet.tools.permissions.shell.expansions import is_pattern, may_be, may_be_option
-from ramet.tools.permissions.shell.programs import WRAPPERS
+from ramet.tools.permissions.shell.programs import FIND_ACTIONS, WRAPPERS
 from ramet.tools.permissions.shell.words import ASSIGNMENT, Word
 
 #: Letters of tar that take no word, in a bundle without a dash.
@@ -40,7 +40,6 @@ _FIND_TESTS = frozenset(
     "-name -iname -path -ipath -wholename -iwholename -regex -iregex -lname -ilname -type -size -perm -maxdepth"
     " -mindepth -mtime -mmin -printf -user -group".split()
 )
-_FIND_RUNNERS = ("-exec", "-execdir", "-ok", "-okdir")
 _FIND_FILES = ("-fprint", "-fls", "-files0")
 _MAX_PREFIX = 8  #: words before a program that `find` starts
 
@@ -269,10 +268,10 @@ def _find(words: Sequence[Word]) -> WordUses | None:
         if word.text.startswith(_FIND_FILES):
             return None
         if word.is_expanded:
-            is_doubtful = is_doubtful or any(may_be(word, each) for each in ("-delete", *_FIND_RUNNERS, *_FIND_FILES))
+            is_doubtful = is_doubtful or any(may_be(word, each) for each in ("-delete", *FIND_ACTIONS, *_FIND_FILES))
         (texts if previous in _FIND_TESTS and not word.is_expanded else files).append(word)
         changes = changes or word.text == "-delete"
-        if word.text in _FIND_RUNNERS:
+        if word.text in FIND_ACTIONS:
             prefix = words[at + 1 : at + 1 + _MAX_PREFIX]
             program_index = program_at(prefix)
             name = (
