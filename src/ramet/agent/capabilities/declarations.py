@@ -111,12 +111,12 @@ class DeclaresCapabilities:
 
         Raises InvalidValue for an invalid task, or a repeated name.
         """
-        types: Types = dict(self.types)
-        task = Task.from_function(self, function, types)
+        agent_types: Types = dict(self.types)
+        task = Task.from_function(self, function, agent_types)
         if task.name in self.tasks:
             raise InvalidValue(f"task {task.name}", task.name, "a name that no other task of this agent has")
         object.__setattr__(self, "tasks", {**self.tasks, task.name: task})
-        object.__setattr__(self, "types", types)
+        object.__setattr__(self, "types", agent_types)
         _declared.add(self)
         return task
 
