@@ -18,7 +18,6 @@ LIMITED_ATTEMPTS: dict[str, tuple[str, AttemptResult]] = {
         "can't start new thread",
     ),
     "bytearray(200 << 20) and 'done'": ("data=100 << 20", "MemoryError"),
-    "mmap.mmap(-1, 200 << 20) and 'done'": ("address_space=150 << 20", "ENOMEM"),
     "os.posix_fallocate(os.open('/dev/shm', os.O_TMPFILE | os.O_RDWR), 0, 2 << 20)": ("fsize=1 << 20", "SIGXFSZ"),
     "calls.syscall('mlock', 149 if os.uname().machine == 'x86_64' else 228, buffer, 1 << 20)": ("memlock=0", "EPERM"),
 }
