@@ -6,7 +6,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TypeVar
 
 from ramet.concurrency.clock import seconds_with_suspends
@@ -15,10 +15,10 @@ from ramet.store.postgres.commit_queue import Batch, Batches
 from ramet.store.postgres.dsn import Place
 from ramet.store.postgres.notify import Listener
 from ramet.store.postgres.ownership import TreeOwnership
-from ramet.store.postgres.peer_monitor import PeerKernel, PeerMonitor
+from ramet.store.postgres.peer_monitor import PeerMonitor
 from ramet.store.postgres.reader import PostgresReader
 from ramet.store.postgres.session_monitor import SessionMonitor
-from ramet.store.postgres.thread import Worker
+from ramet.store.postgres.thread import Worker, mark_retrieved
 from ramet.store.postgres.writer import PostgresWriter
 
 T = TypeVar("T")
@@ -58,9 +58,18 @@ class OpenStore:
         self._read = Worker("ramet-postgres-reader")
         self._write = Worker("ramet-postgres-writer")
         self._watch_kernels = PeerMonitor(
-            place, kernel or "", look=self._neighbours, listen=self.listen, listener=on_kernel_change
+            place,
+            kernel or "",
+            look=lambda: self.run_in_reader(self.reader.kernels),
+            listen=self.listen,
+            listener=on_kernel_change,
         )
-        self._listener = Listener(place.schema, self.wake_waiters, self._own_pid, self._watch_kernels.notify)
+        self._listener = Listener(
+            place.schema,
+            self.wake_waiters,
+            own_pid=lambda: self._writer.pid if self._writer is not None else 0,
+            kernels=self._watch_kernels.notify,
+        )
         self._listening: asyncio.Task[None] | None = None
         self._session_monitor = SessionMonitor(self._on_session_loss)
         self._resume_count = 0  #: value of the writer's count when the watched session began
@@ -151,7 +160,7 @@ class OpenStore:
             return
         if self._listening is None or self._listening.done():
             self._listening = asyncio.create_task(self._listen())  # for all waiting callers; `end` waits for it
-            self._listening.add_done_callback(_retrieve_error)
+            self._listening.add_done_callback(mark_retrieved)
         await asyncio.shield(self._listening)
 
     async def run_in_reader(self, work: Callable[[], T]) -> T:
@@ -204,12 +213,6 @@ class OpenStore:
         connection = await self.run_in_reader(lambda: reader.with_retries(lambda: listener.connect(reader.connect)))
         listener.start(connection)
 
-    async def _neighbours(self) -> Sequence[PeerKernel]:
-        return await self.run_in_reader(self.reader.kernels)
-
-    def _own_pid(self) -> int:
-        return self._writer.pid if self._writer is not None else 0
-
     def _send(self, batch: Batch) -> None:
         writer = self._writer
         assert writer is not None
@@ -242,9 +245,3 @@ class OpenStore:
             "%s: the session of this kernel has ended; no new work begins before it is restored", self._place.location
         )
         self.batches.check_writer()
-
-
-def _retrieve_error(task: asyncio.Task[None]) -> None:
-    """Mark the exception as retrieved; remaining waiters still see it."""
-    if not task.cancelled():
-        task.exception()

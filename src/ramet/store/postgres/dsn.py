@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import threading
 import time
 from collections.abc import Callable
@@ -99,6 +102,49 @@ class Place:
     def make_failure(self, error: object) -> StoreFailed:
         """Return a StoreFailed for an error."""
         return StoreFailed(self.location, " ".join(str(error).split()) or type(error).__name__)
+
+
+class DatabaseSession:
+    """A session of one thread, or none, and what other threads need to end its waits for the server."""
+
+    def __init__(self, place: Place, application: str, *, writes: bool) -> None:
+        self._place, self._application, self._writes = place, application, writes
+        self._given_up = threading.Event()
+        self._connection: Connection | None = None
+        self._newest: Connection | None = None  #: may belong to a listener, or not be ready yet
+        self._is_severed = False
+
+    def connect(self) -> Connection:
+        """Open a session."""
+        name = f"{self._application} pid {os.getpid()} on {socket.gethostname()}"
+        return self._place.connect(name, writes=self._writes, on_connect=self._note)
+
+    def close(self) -> None:
+        """End the session; idempotent."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def sever(self) -> None:
+        """Fail every wait for the server, without retry. Call from another thread."""
+        self._given_up.set()
+        self._is_severed = True
+        for each in (self._connection, self._newest):
+            if each is not None:
+                _shut_down(each)
+
+    def _note(self, connection: Connection) -> None:
+        self._newest = connection
+        if self._is_severed:
+            _shut_down(connection)
+
+
+def _shut_down(connection: Connection) -> None:
+    """Shut down the socket of a connection that another thread waits on, so that its wait fails."""
+    if connection.closed:
+        return
+    with contextlib.suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as sock:
+        sock.shutdown(socket.SHUT_RDWR)
 
 
 def is_lost(connection: Connection, error: psycopg.Error) -> bool:

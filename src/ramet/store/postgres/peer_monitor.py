@@ -10,9 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import socket
-import threading
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,9 +18,8 @@ from psycopg.abc import Params
 
 from ramet.core.errors import StoreFailed
 from ramet.store.contract import KernelInfo
-from ramet.store.postgres.dsn import Connection, Place
-from ramet.store.postgres.thread import Worker
-from ramet.store.postgres.writer import sever
+from ramet.store.postgres.dsn import Connection, DatabaseSession, Place
+from ramet.store.postgres.thread import Worker, mark_retrieved
 
 _AGAIN_S = 0.05  #: between two attempts to cancel: a cancellation that arrives before the wait has begun is lost
 
@@ -37,7 +33,7 @@ class PeerKernel(NamedTuple):
     has_trees: bool
 
 
-class PeerMonitor:
+class PeerMonitor(DatabaseSession):
     """A monitor from `start` to `stop`; `listener` is called on the loop when the set or state of kernels has changed.
 
     `look` returns the kernels' states. `listen` returns once notifications are received; `notify` reports the next of
@@ -53,12 +49,11 @@ class PeerMonitor:
         listen: Callable[[], Awaitable[None]],
         listener: Callable[[], None],
     ) -> None:
-        self._place, self._kernel = place, kernel
+        super().__init__(place, f"ramet watch of {kernel}", writes=False)
+        self._kernel = kernel
         self._look, self._listen, self._listener = look, listen, listener
         self._wakeup = asyncio.Event()
         self._worker: Worker | None = None
-        self._connection: Connection | None = None
-        self._given_up = threading.Event()
         self._serving: asyncio.Task[None] | None = None
         self._last_snapshot: list[tuple[KernelInfo, int, bool]] | None = None
         self._has_news = False  #: a kernel has ended, and possibly no one has notified the others
@@ -78,11 +73,11 @@ class PeerMonitor:
         serving, self._serving = self._serving, None
         if serving is not None:
             serving.cancel()
-            sever(self._connection)
+            self.sever()
             await asyncio.wait({serving})
         worker, self._worker = self._worker, None
         if worker is not None:
-            await worker.call(self._disconnect)
+            await worker.call(self.close)
             worker.stop()
 
     async def _serve(self) -> None:
@@ -110,7 +105,7 @@ class PeerMonitor:
     async def _pass_on(self) -> None:
         """Notify all kernels; after a failure, try again after the next look."""
         notification = asyncio.ensure_future(self._thread().call(self._tell_all))
-        notification.add_done_callback(_mark_retrieved)
+        notification.add_done_callback(mark_retrieved)
         await asyncio.wait({notification})
         self._has_news = notification.exception() is not None
         if self._has_news:
@@ -133,7 +128,7 @@ class PeerMonitor:
             return
         worker, lock = self._thread(), next_peer.lock if next_peer is not None else None
         waiting = asyncio.ensure_future(worker.call(lambda: self._block(lock, min(grace_periods_s, default=0.0))))
-        waiting.add_done_callback(_mark_retrieved)
+        waiting.add_done_callback(mark_retrieved)
         wakeup = asyncio.ensure_future(self._wakeup.wait())
         try:
             await asyncio.wait({waiting, wakeup}, return_when=asyncio.FIRST_COMPLETED)
@@ -164,7 +159,7 @@ class PeerMonitor:
                 if lock is None or not self._query_until_answer("SELECT pg_try_advisory_xact_lock_shared(%s)", [lock]):
                     return
         except psycopg.Error:
-            self._disconnect()
+            self.close()
             raise
         self._tell_all()
 
@@ -172,7 +167,7 @@ class PeerMonitor:
         try:
             self._query_until_answer(self._place.queries["tell_kernels"], {"channel": self._place.schema})
         except psycopg.Error:
-            self._disconnect()
+            self.close()
             raise
 
     def _query_until_answer(self, query: str | bytes, params: Params) -> Any:
@@ -185,33 +180,16 @@ class PeerMonitor:
 
     def _connect(self) -> Connection:
         if self._connection is None or self._connection.closed:
-            name = f"ramet watch of {self._kernel} pid {os.getpid()} on {socket.gethostname()}"
-            self._connection = self._place.connect(name, writes=False, on_connect=self._note)
+            self._connection = self.connect()
         if self._given_up.is_set():
             raise psycopg.OperationalError("it is over")
         return self._connection
-
-    def _note(self, connection: Connection) -> None:
-        self._connection = connection
-        if self._given_up.is_set():
-            sever(connection)
-
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
 
     def _interrupt(self) -> None:
         connection = self._connection
         if connection is not None:
             with contextlib.suppress(psycopg.Error):
                 connection.cancel_safe(timeout=2.0)
-
-
-def _mark_retrieved(waiting: asyncio.Future[None]) -> None:
-    """Mark the exception as retrieved; remaining waiters still see it."""
-    if not waiting.cancelled():
-        waiting.exception()
 
 
 def _next(kernel: str, peers: Sequence[PeerKernel]) -> PeerKernel | None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import threading
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -13,28 +10,24 @@ import psycopg
 from ramet.core.errors import StoreFailed
 from ramet.store.contract import Document, KernelInfo, StoredEvent
 from ramet.store.postgres import schema
-from ramet.store.postgres.dsn import Connection, Place, RetryWindow, is_lost, retry
+from ramet.store.postgres.dsn import Connection, DatabaseSession, Place, RetryWindow, is_lost, retry
 from ramet.store.postgres.ownership import GRACE_S
 from ramet.store.postgres.peer_monitor import PeerKernel
-from ramet.store.postgres.writer import sever
 
 T = TypeVar("T")
 
 _MAX_NAMES = 100_000  #: maximum number of cached names
 
 
-class PostgresReader:
+class PostgresReader(DatabaseSession):
     """A reader that repeats queries after a lost session.
 
     Used by one thread; only `sever` and `give_up` are for others.
     """
 
     def __init__(self, place: Place, patience_s: float) -> None:
-        self._place, self._patience_s = place, patience_s
-        self._given_up = threading.Event()
-        self._connection: Connection | None = None
-        self._newest: Connection | None = None  #: may belong to the listener, or not be ready yet
-        self._is_severed = False
+        super().__init__(place, "ramet reader", writes=False)
+        self._patience_s = patience_s
         self._names: dict[int, str] = {}
         self.gave_up = False  #: the server stayed away for the full patience
 
@@ -46,32 +39,9 @@ class PostgresReader:
         except psycopg.Error as error:
             raise self._place.make_failure(error) from None
 
-    def connect(self) -> Connection:
-        """Open a session that only reads."""
-        name = f"ramet reader pid {os.getpid()} on {socket.gethostname()}"
-        return self._place.connect(name, writes=False, on_connect=self._note)
-
-    def close(self) -> None:
-        """End the session; idempotent."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
     def give_up(self) -> None:
         """Stop waiting for an absent server. Call from another thread."""
         self._given_up.set()
-
-    def sever(self) -> None:
-        """Fail every wait for the server, without retry. Call from another thread."""
-        self._given_up.set()
-        self._is_severed = True
-        for each in (self._connection, self._newest):
-            sever(each)
-
-    def _note(self, connection: Connection) -> None:
-        self._newest = connection
-        if self._is_severed:
-            sever(connection)
 
     def with_retries(self, work: Callable[[], T]) -> T:
         """Return the result of `work`, with retries while the server is away. Raises StoreFailed."""

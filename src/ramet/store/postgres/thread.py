@@ -7,14 +7,10 @@ import contextlib
 import threading
 from collections.abc import Callable
 from queue import SimpleQueue
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
-
-
-class _Work(NamedTuple):
-    do: Callable[[], Any]
-    then: Callable[[Any, BaseException | None], None]
+_Work = tuple[Callable[[], Any], Callable[[Any, BaseException | None], None]]
 
 
 class Worker:
@@ -31,7 +27,7 @@ class Worker:
 
     def post(self, do: Callable[[], T], then: Callable[[T | None, BaseException | None], None]) -> None:
         """Queue a function; `then` is called on the loop with its result or exception."""
-        self._work.put(_Work(do, then))
+        self._work.put((do, then))
 
     async def call(self, do: Callable[[], T]) -> T:
         """Return the result of `do`. A cancelled wait does not stop the function."""
@@ -54,13 +50,19 @@ class Worker:
         self._thread.join()
 
     def _run(self) -> None:
-        while (task := self._work.get()) is not None:
-            result, error = None, None
+        while (work := self._work.get()) is not None:
+            (do, then), result, error = work, None, None
             try:
-                result = task.do()
+                result = do()
             except BaseException as problem:
                 error = problem
             # RuntimeError: the loop was closed before the store; there is no one to notify.
             with contextlib.suppress(RuntimeError):
-                self._loop.call_soon_threadsafe(task.then, result, error)
-            del task, result, error  # otherwise they would stay referenced until there is more to do
+                self._loop.call_soon_threadsafe(then, result, error)
+            del work, do, then, result, error  # otherwise they would stay referenced until there is more to do
+
+
+def mark_retrieved(future: asyncio.Future[None]) -> None:
+    """Mark the exception of a future as retrieved; remaining waiters still see it."""
+    if not future.cancelled():
+        future.exception()

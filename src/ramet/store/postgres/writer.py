@@ -21,9 +21,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime
-import os
-import socket
-import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -34,7 +31,7 @@ from ramet.core.errors import StoreFailed, StoreInUse
 from ramet.store.contract import Entry
 from ramet.store.postgres import schema
 from ramet.store.postgres.commit_queue import Batch
-from ramet.store.postgres.dsn import Connection, Place, RetryWindow, is_lost, retry
+from ramet.store.postgres.dsn import Connection, DatabaseSession, Place, RetryWindow, is_lost, retry
 from ramet.store.postgres.ownership import TreeOwnership
 from ramet.store.postgres.types import Blobs, Longs, Texts
 
@@ -42,7 +39,7 @@ _MAX_NAMES = 100_000  #: maximum number of names whose ids are cached
 _MAX_RETRIES = 20  #: maximum number of retries of a batch after deadlocks with other programs
 
 
-class _Session(NamedTuple):
+class _SessionId(NamedTuple):
     """A session of ours on the server; the pid together with the start identifies it uniquely."""
 
     pid: int
@@ -60,18 +57,15 @@ class _RemovedNames(Exception):
     """The error for names that were removed meanwhile: ids looked up before may be invalid now."""
 
 
-class PostgresWriter:
+class PostgresWriter(DatabaseSession):
     """A writer of batches, each in one transaction. Used by one thread; only `sever` is for others."""
 
     def __init__(self, place: Place, kernel: str, patience_s: float) -> None:
-        self._place, self._kernel, self._patience_s = place, kernel, patience_s
+        super().__init__(place, f"ramet {kernel}", writes=True)
+        self._kernel, self._patience_s = kernel, patience_s
         self.ownership = TreeOwnership(place.queries, kernel)
         self._lock = schema.key_of("kernel", place.schema, kernel)
-        self._given_up = threading.Event()
-        self._newest: Connection | None = None  #: may not be ready yet
-        self._is_severed = False
-        self._connection: Connection | None = None
-        self._session: _Session | None = None
+        self._session: _SessionId | None = None
         self._epoch = self._batch = self._forget_count = 0
         self.is_away = False  #: the session is lost, and no other has begun
         self.confirmed_at = 0.0  #: when the server was last asked for the lock that it confirmed
@@ -96,7 +90,7 @@ class PostgresWriter:
     def open(self) -> None:
         """Take the lock, migrate the schema, begin an epoch. Raises StoreInUse, Damaged, StoreFailed."""
         try:
-            connection = self._connection = self._connect()
+            connection = self._connection = self.connect()
             if not self._try_lock(connection):
                 raise StoreInUse(self._place.location, self._describe_holder(connection))
             self._session = self._own_session(connection)
@@ -153,43 +147,21 @@ class PostgresWriter:
                 self._connection.execute("SELECT pg_advisory_unlock_all()")
                 self._connection.execute(self._place.queries["tell_kernels"], {"channel": self._place.schema})
 
-    def close(self) -> None:
-        """End the session; idempotent."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    def sever(self) -> None:
-        """Fail every wait for the server, without retry. Call from another thread."""
-        self._given_up.set()
-        self._is_severed = True
-        for each in (self._connection, self._newest):
-            sever(each)
-
-    def _connect(self) -> Connection:
-        name = f"ramet {self._kernel} pid {os.getpid()} on {socket.gethostname()}"
-        return self._place.connect(name, writes=True, on_connect=self._note)
-
-    def _note(self, connection: Connection) -> None:
-        self._newest = connection
-        if self._is_severed:
-            sever(connection)
-
     def _try_lock(self, connection: Connection) -> bool:
         return connection.execute("SELECT pg_try_advisory_lock(%s)", [self._lock]).fetchone() == (True,)
 
-    def _own_session(self, connection: Connection) -> _Session:
+    def _own_session(self, connection: Connection) -> _SessionId:
         """Return our session as the server sees it. Raises StoreFailed if a pooler shares sessions."""
         query = "SELECT pid, backend_start FROM pg_stat_activity WHERE pid = pg_backend_pid()"
         row = connection.execute(query).fetchone()
         if row is None or row[0] != connection.info.backend_pid:
             why = "a pooler stands before the server, and a lock does not survive that; give the server's own address"
             raise StoreFailed(self._place.location, why)
-        return _Session(*row)
+        return _SessionId(*row)
 
-    def _holder(self, connection: Connection) -> tuple[_Session, str] | None:
+    def _holder(self, connection: Connection) -> tuple[_SessionId, str] | None:
         row = connection.execute(self._place.queries["holder"], {"lock": self._lock}).fetchone()
-        return None if row is None else (_Session(row[0], row[1]), str(row[2]))
+        return None if row is None else (_SessionId(row[0], row[1]), str(row[2]))
 
     def _describe_holder(self, connection: Connection) -> str:
         holder = self._holder(connection)
@@ -203,10 +175,8 @@ class PostgresWriter:
 
     def _resume(self) -> int:
         """Open a new session in place of the lost one; return the number of our newest committed batch."""
-        old_connection, self._connection = self._connection, None
-        if old_connection is not None:
-            old_connection.close()
-        connection = self._connection = self._connect()
+        self.close()
+        connection = self._connection = self.connect()
         if not self._try_lock(connection):
             holder = self._holder(connection)
             if holder is not None and holder[0] != self._session:
@@ -313,11 +283,3 @@ class PostgresWriter:
             "types": Texts([event.type for event in events]),
             "data": Blobs([event.data for event in events]),
         }
-
-
-def sever(connection: Connection | None) -> None:
-    """Shut down the socket of a connection that another thread waits on, so that its wait fails."""
-    if connection is None or connection.closed:
-        return
-    with contextlib.suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as sock:
-        sock.shutdown(socket.SHUT_RDWR)
