@@ -1,15 +1,48 @@
-"""Notification of commits: listeners, and callers that wait for the next event."""
+"""Notification of commits and other events: listeners, and callers that wait for the next event."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Generic, ParamSpec
 
 from ramet.core.errors import StoreFailed
-from ramet.store.listeners import Listeners
 
+P = ParamSpec("P")
 _log = logging.getLogger(__name__)
+
+
+class Listeners(Generic[P]):
+    """The listeners of one kind of event. Additions and removals during a notification take effect at the next."""
+
+    def __init__(self) -> None:
+        self._listeners: dict[object, Callable[P, None]] = {}
+
+    def add(self, listener: Callable[P, None]) -> Callable[[], None]:
+        """Add a listener; return a function that removes it, which may be called twice."""
+        key = object()
+        self._listeners[key] = listener
+
+        def leave() -> None:
+            self._listeners.pop(key, None)
+
+        return leave
+
+    def notify(self, *args: P.args, **kwargs: P.kwargs) -> None:
+        """Call all listeners in order. The first exception stops the calls."""
+        for listener in self:
+            listener(*args, **kwargs)
+
+    def clear(self) -> None:
+        """Remove all listeners."""
+        self._listeners.clear()
+
+    def __iter__(self) -> Iterator[Callable[P, None]]:
+        return iter(tuple(self._listeners.values()))
+
+    def __len__(self) -> int:
+        return len(self._listeners)
 
 
 class Notifier:

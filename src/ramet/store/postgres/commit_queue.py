@@ -14,7 +14,7 @@ from typing import Any
 
 from ramet.core.errors import Bug, OwnedElsewhere, RametError
 from ramet.store.contract import Entry
-from ramet.store.listeners import Listeners
+from ramet.store.notifications import Listeners
 
 LINGER_S = 0.005  #: how long events without a waiting caller are held to collect more
 MAX_EVENTS, MAX_BYTES = 5_000, 8 * 2**20  #: of a batch; one event may be larger

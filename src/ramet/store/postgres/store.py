@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import InvalidValue, MissingExtra, OwnedElsewhere, StoreFailed
 from ramet.store.contract import Document, DocumentWrite, Entry, KernelInfo, StoredEvent
-from ramet.store.listeners import Listeners
+from ramet.store.notifications import Listeners
 from ramet.store.postgres import tables
 from ramet.store.validation import (
     MOST_DATA,

@@ -19,7 +19,7 @@ class Checkpoints:
         self._own, self._writers = own, writers
         self._pool = ThreadPoolExecutor(1, "ramet-store-checkpoint")
         # The thread starts now: later the system may have no thread left, and the writer must not fail for that.
-        self._pool.submit(_start).result()
+        self._pool.submit(lambda: None).result()
         own.execute("PRAGMA busy_timeout = 0")  # Never wait for current readers or writers.
         self._moving: Future[None] | None = None
         self._truncating: Future[bool] | None = None  #: whether the log is empty now, after a complete move
@@ -55,10 +55,6 @@ class Checkpoints:
         """Wait for the current checkpoint, and close."""
         self._pool.shutdown(wait=True)
         self._own.close()
-
-
-def _start() -> None:
-    """Do nothing: the pool's thread starts with this call."""
 
 
 def _move(connection: sqlite3.Connection) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 
 from ramet.core.errors import InvalidValue, StoreFailed
 from ramet.store.contract import Entry
-from ramet.store.listeners import Listeners
-from ramet.store.notifications import Notifier
+from ramet.store.notifications import Listeners, Notifier
 from ramet.store.sqlite.checkpoint import Checkpoints
 from ramet.store.sqlite.database import plain
 from ramet.store.sqlite.ownership import OwnershipLost

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from ramet.core.errors import DamagedTree
-from ramet.store.checksum import checksum_of
 from ramet.store.contract import Document, StoredEvent
 from ramet.store.sqlite import schema
 from ramet.store.sqlite.database import is_damage, plain
+from ramet.store.sqlite.schema import checksum_of
 
 _PAGE = 1_000  #: events of one statement
 _REMEMBERED = 20_000  #: maximum number of cached run names

@@ -7,7 +7,7 @@ import pathlib
 import re
 import sqlite3
 from collections.abc import Mapping
-from typing import NamedTuple
+from zlib import crc32
 
 from ramet.core.errors import Damaged
 
@@ -41,6 +41,14 @@ def migrations() -> tuple[str, ...]:
     return tuple(file.read_text() for file in files)
 
 
+def checksum_of(cursor: int, run: int, seq: int, kind: int, data: bytes) -> int:
+    """Return the checksum of an event's row: of its bytes, and of the numbers in the same row.
+
+    A reader detects corruption by a disk, or by a program that edits journals.
+    """
+    return crc32(data, (cursor ^ run << 8 ^ seq << 16 ^ kind << 24) & 0xFFFF_FFFF)
+
+
 def version_of(connection: sqlite3.Connection, path: pathlib.Path) -> int:
     """Return the version of the journal in a file, 0 if empty. Raises Damaged if it is newer, or another program's."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
@@ -53,24 +61,20 @@ def version_of(connection: sqlite3.Connection, path: pathlib.Path) -> int:
     if version > len(migrations()):
         known = f"this ramet knows versions up to {len(migrations())}; nothing was changed"
         raise Damaged("the journal", path, f"it is newer, of version {version}, and {known}")
-    if foreign := sorted(each.name for each in _objects(connection) ^ _own_objects(int(version))):
+    if foreign := sorted(name for _, name, *_ in _objects(connection) ^ _own_objects(int(version))):
         raise Damaged("the journal", path, f"ramet did not create {', '.join(foreign)[:200]}; nothing was changed")
     return int(version)
 
 
-class _Object(NamedTuple):
-    """A table, index, view or trigger, with the statement that created it."""
-
-    kind: str
-    name: str
-    table: str
-    statement: str
+#: kind (table, index, view or trigger), name, table, and the statement that created it
+_Object = tuple[str, str, str, str]
 
 
 def _objects(connection: sqlite3.Connection) -> frozenset[_Object]:
     """Return the objects of a database, except SQLite's own, which have no statement."""
-    rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
-    return frozenset(_Object(*row) for row in rows)
+    return frozenset(
+        connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master WHERE sql IS NOT NULL").fetchall()
+    )
 
 
 @functools.cache

@@ -17,8 +17,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from ramet.core.errors import Damaged, StoreFailed
 from ramet.store.contract import Document, DocumentWrite, Entry, StoredEvent
-from ramet.store.listeners import Listeners
-from ramet.store.notifications import Notifier
+from ramet.store.notifications import Listeners, Notifier
 from ramet.store.single_kernel import SoleKernel
 from ramet.store.sqlite import database
 from ramet.store.sqlite.commit_queue import Commits

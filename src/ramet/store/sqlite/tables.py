@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from ramet.core.errors import Conflict
-from ramet.store.checksum import checksum_of
 from ramet.store.contract import Document, DocumentWrite, Entry
 from ramet.store.sqlite import schema
 from ramet.store.sqlite.high_water import Mark, MarkFile
 from ramet.store.sqlite.ownership import Epoch, FileWatch, another_writes
+from ramet.store.sqlite.schema import checksum_of
 
 _CHUNK = 128  #: events of one statement: each statement releases the interpreter lock and must reacquire it
 _REMEMBERED = 20_000  #: maximum number of cached names
