@@ -28,7 +28,7 @@ class Forgetful(MemoryStore):
     def append(self, entry: Entry) -> int:
         ticket = super().append(entry)
         if ticket % 100 == 0:
-            self._events.pop()
+            self._tables.all_events.pop()
         return ticket
 
 
@@ -53,7 +53,7 @@ class Reusing(MemoryStore):
 
     async def forget(self, tree: str) -> int:
         gone = await super().forget(tree)
-        self._cursor = self._head()
+        self._cursor = self._tables.head()
         return gone
 
 

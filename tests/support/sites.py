@@ -141,7 +141,7 @@ class Site:
     ) -> Site:
         """Return a site that is not started, with these records and the folders of this one."""
         store = store or MemoryStore()
-        store._documents = {(each.kind, each.key): each for each in records}
+        store._tables.all_documents = {(each.kind, each.key): each for each in records}
         if self.agents.exists():
             shutil.copytree(self.agents, folder / "agents")
         return Site(folder, store, **asked)

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import bisect
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 from operator import attrgetter
-from typing import Self
+from typing import Self, TypeVar
 
 from ramet.core.errors import Conflict, InvalidValue, StoreFailed
 from ramet.store.contract import Document, DocumentWrite, Entry, StoredEvent
 from ramet.store.notifications import Notifier
+from ramet.store.operations import StoreOperations
 from ramet.store.single_kernel import SoleKernel
-from ramet.store.validation import EntryValidator, checked_data, checked_name, checked_number, checked_together
+from ramet.store.validation import EntryValidator
 
+T = TypeVar("T")
 _WHERE = "in memory"
 _CURSOR = attrgetter("cursor")
 
 
-class MemoryStore(SoleKernel):
-    """A store in memory: no thread, no task, no file. See `ramet.store.contract` for its methods.
-
-    `append` commits and notifies listeners before it returns.
-    """
+class MemoryStore(StoreOperations, SoleKernel):
+    """A store in memory: `append` commits and notifies listeners before it returns. No thread, no task, no file."""
 
     name = "memory"
     durable_across_processes = False
@@ -32,16 +32,14 @@ class MemoryStore(SoleKernel):
         self._why: str | None = "it is not open"
         self._ticket = 0
         self._cursor = 0  #: never decreases, even after `forget`
-        self._events: list[StoredEvent] = []
-        self._documents: dict[tuple[str, str], Document] = {}
-        self._blobs: dict[str, bytes] = {}
+        self._tables = MemoryTables()
         self._intake, self._notifier = EntryValidator(), Notifier()
 
     async def open(self) -> Self:
         """Open the store; contents from before `close` are kept. Idempotent."""
         if self._why is not None:
             self._why, self._ticket = None, 0
-            self._notifier.reset(self._head())
+            self._notifier.reset(self._tables.head())
         return self
 
     async def close(self) -> None:
@@ -60,7 +58,7 @@ class MemoryStore(SoleKernel):
         self._intake.check(entry)
         self._cursor += 1
         self._owned_trees.add(entry.tree)
-        self._events.append(StoredEvent(self._cursor, *entry))
+        self._tables.all_events.append(StoredEvent(self._cursor, *entry))
         self._ticket = ticket = self._ticket + 1
         self._notifier.notify(ticket, self._cursor)
         return ticket
@@ -81,113 +79,13 @@ class MemoryStore(SoleKernel):
         self._check()
         return self._notifier.listen(listener)
 
-    async def read(
-        self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
-    ) -> list[StoredEvent]:
-        for field, name in (("tree", tree), ("run", run)):
-            if name is not None:
-                checked_name(field, name)
-        self._check()
-        first = bisect.bisect_right(self._events, after, key=_CURSOR)
-        events = list[StoredEvent]()
-        if tree is None and run is None:
-            return self._events[first : first + max(limit, 0)]
-        for at in range(first, len(self._events)):
-            if len(events) >= limit:
-                break
-            event = self._events[at]
-            if tree in (None, event.tree) and run in (None, event.run):
-                events.append(event)
-        return events
-
     async def head(self) -> int:
         self._check()
-        return self._head()
+        return self._tables.head()
 
     async def wait(self, after: int, *, timeout_s: float | None = None) -> bool:
         self._check()
         return await self._notifier.wait(after, timeout_s)
-
-    async def forget(self, tree: str) -> int:
-        checked_name("tree", tree)
-        self._check()
-        remaining = [event for event in self._events if event.tree != tree]
-        removed_count, self._events = len(self._events) - len(remaining), remaining
-        self._notifier.head = self._head()
-        return removed_count
-
-    # ---- documents
-
-    async def get(self, kind: str, key: str) -> Document | None:
-        self._check()
-        return self._documents.get((checked_name("kind", kind), checked_name("key", key)))
-
-    async def list(self, kind: str, *, prefix: str = "") -> list[Document]:
-        checked_name("kind", kind), checked_name("prefix", prefix)
-        self._check()
-        matches = (each for each in self._documents.values() if each.kind == kind and each.key.startswith(prefix))
-        return sorted(matches, key=attrgetter("key"))
-
-    async def put(
-        self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
-    ) -> Document:
-        checked_name("kind", kind), checked_name("key", key), checked_data("data", data)
-        self._check()
-        version = self._version(kind, key, expected)
-        if tree is not None:
-            self._owned_trees.add(checked_name("tree", tree))
-        document = self._documents[kind, key] = Document(kind, key, version + 1, data)
-        return document
-
-    async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
-        checked_name("kind", kind), checked_name("key", key)
-        self._check()
-        self._version(kind, key, expected)
-        return self._documents.pop((kind, key), None) is not None
-
-    # ---- blobs
-
-    async def put_blob(self, data: bytes) -> str:
-        name = hashlib.sha256(checked_data("data", data)).hexdigest()
-        self._check()
-        self._blobs[name] = data
-        return name
-
-    async def get_blob(self, name: str) -> bytes | None:
-        self._check()
-        return self._blobs.get(name)
-
-    async def get_blobs(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        return self.get_blobs_now(names)
-
-    def get_blobs_now(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        self._check()
-        return {name: self._blobs[name] for name in names if name in self._blobs}
-
-    async def list_blobs(self) -> Sequence[str]:
-        self._check()
-        return sorted(self._blobs)
-
-    async def delete_blob(self, name: str) -> bool:
-        self._check()
-        return self._blobs.pop(name, None) is not None
-
-    # ---- both
-
-    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
-        checked_together(blobs, documents)
-        self._check()
-        versions = [
-            self._version(kind, key, expected, expected_data) for kind, key, _, expected, expected_data in documents
-        ]
-        for data in blobs:
-            self._blobs[hashlib.sha256(data).hexdigest()] = data
-        stored_documents = [
-            Document(write.kind, write.key, version + 1, write.data)
-            for write, version in zip(documents, versions, strict=True)
-        ]
-        self._documents |= {(document.kind, document.key): document for document in stored_documents}
-        return stored_documents
 
     # ---- inside
 
@@ -195,13 +93,93 @@ class MemoryStore(SoleKernel):
         if self._why is not None:
             raise StoreFailed(_WHERE, self._why)
 
-    def _head(self) -> int:
-        return self._events[-1].cursor if self._events else 0
+    def _read_now(self, query: Callable[[MemoryTables], T]) -> T:
+        self._check()
+        return query(self._tables)
+
+    async def _read(self, query: Callable[[MemoryTables], T]) -> T:
+        return self._read_now(query)
+
+    async def _change(
+        self, change: Callable[[MemoryTables], T], size: int = 0, *, tree: str | None = None, closes_batch: bool = False
+    ) -> T:
+        self._check()
+        answer = change(self._tables)
+        self._notifier.head = self._tables.head()  # `forget` may have removed the newest event.
+        if tree is not None:
+            self._owned_trees.add(tree)
+        return answer
+
+
+class MemoryTables:
+    """The reader and the tables of a store in memory; see `ramet.store.operations`."""
+
+    def __init__(self) -> None:
+        self.all_events: list[StoredEvent] = []
+        self.all_documents: dict[tuple[str, str], Document] = {}
+        self.all_blobs: dict[str, bytes] = {}
+
+    def head(self) -> int:
+        return self.all_events[-1].cursor if self.all_events else 0
+
+    def events(self, after: int, tree: str | None, run: str | None, limit: int) -> list[StoredEvent]:
+        first = bisect.bisect_right(self.all_events, after, key=_CURSOR)
+        if tree is None and run is None:
+            return self.all_events[first : first + limit]
+        later = (self.all_events[at] for at in range(first, len(self.all_events)))
+        matches = (each for each in later if tree in (None, each.tree) and run in (None, each.run))
+        return list(islice(matches, limit))
+
+    def forget(self, tree: str) -> int:
+        remaining = [event for event in self.all_events if event.tree != tree]
+        removed_count, self.all_events = len(self.all_events) - len(remaining), remaining
+        return removed_count
+
+    def document(self, kind: str, key: str) -> Document | None:
+        return self.all_documents.get((kind, key))
+
+    def documents(self, kind: str, prefix: str) -> list[Document]:
+        matches = (each for each in self.all_documents.values() if each.kind == kind and each.key.startswith(prefix))
+        return sorted(matches, key=attrgetter("key"))
+
+    def put(self, kind: str, key: str, data: bytes, expected: int | None) -> Document:
+        [document] = self.put_together((), [DocumentWrite(kind, key, data, expected)])
+        return document
+
+    def delete(self, kind: str, key: str, expected: int | None) -> bool:
+        self._version(kind, key, expected)
+        return self.all_documents.pop((kind, key), None) is not None
+
+    def blob(self, name: str) -> bytes | None:
+        return self.all_blobs.get(name)
+
+    def blobs_named(self, names: Sequence[str]) -> dict[str, bytes]:
+        return {name: self.all_blobs[name] for name in names if name in self.all_blobs}
+
+    def blobs(self) -> list[str]:
+        return sorted(self.all_blobs)
+
+    def put_blob(self, data: bytes) -> str:
+        name = hashlib.sha256(data).hexdigest()
+        self.all_blobs[name] = data
+        return name
+
+    def delete_blob(self, name: str) -> bool:
+        return self.all_blobs.pop(name, None) is not None
+
+    def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
+        versions = [self._version(kind, key, expected, over) for kind, key, _, expected, over in documents]
+        for data in blobs:
+            self.put_blob(data)
+        stored_documents = [
+            Document(write.kind, write.key, version + 1, write.data)
+            for write, version in zip(documents, versions, strict=True)
+        ]
+        self.all_documents |= {(document.kind, document.key): document for document in stored_documents}
+        return stored_documents
 
     def _version(self, kind: str, key: str, expected: int | None, expected_data: bytes | None = None) -> int:
-        if expected is not None:
-            checked_number("expected", expected)
-        document = self._documents.get((kind, key))
+        document = self.all_documents.get((kind, key))
         current = document.version if document else 0
         if expected is not None and current != expected:
             raise Conflict(kind, key, expected=expected, found=current)

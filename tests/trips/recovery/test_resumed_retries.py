@@ -25,7 +25,7 @@ async def test_an_attempt_after_a_kill_begins_with_an_empty_workspace(tmp_path: 
     one = AgentRuntime(tmp_path, store=store, backend="local", clock=FakeClock(datetime(2026, 1, 1, tzinfo=UTC)))
     await one.start()
     await one.start_agent(agent=check_for_leftovers, policy=policy)
-    await eventually(lambda: any(each.type == "run_retried" for each in store._events))
+    await eventually(lambda: any(each.type == "run_retried" for each in store._tables.all_events))
     await store.close()
     await one.stop()
 
@@ -34,4 +34,4 @@ async def test_an_attempt_after_a_kill_begins_with_an_empty_workspace(tmp_path: 
         result = await handle.result()
     assert result.error is not None
     assert result.error.message == "there before: False"
-    assert [each.type for each in store._events].count("run_retried") == 1
+    assert [each.type for each in store._tables.all_events].count("run_retried") == 1

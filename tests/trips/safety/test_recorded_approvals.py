@@ -36,7 +36,7 @@ def _is_answer(event: Event) -> bool:
 
 
 def _answers(store: MemoryStore) -> int:
-    return [each.type for each in store._events].count("approval_answered")
+    return [each.type for each in store._tables.all_events].count("approval_answered")
 
 
 async def test_an_accepted_answer_counts_under_every_later_kernel() -> None:

@@ -151,7 +151,7 @@ class StoppingStore(MemoryStore):
 
     def __init__(self, meanwhile: Callable[[], Coroutine[Any, Any, None]], store: MemoryStore) -> None:
         super().__init__()
-        self._documents, self._events = store._documents, store._events
+        self._tables = store._tables
         self._meanwhile, self.doing = meanwhile, list[asyncio.Task[None]]()
 
     async def claim(self, trees: Sequence[str]) -> Sequence[str]:

@@ -108,7 +108,7 @@ async def test_a_delegates_branch_exists_after_a_kill_before_its_creation() -> N
     store = Stuck()
     async with lost_runtime(store) as runtime:
         await runtime.spawn(delegate_and_find_branch)
-        await eventually(lambda: any(each.type == "run_ended" for each in store._events))
+        await eventually(lambda: any(each.type == "run_ended" for each in store._tables.all_events))
 
     store.is_stuck = False
     async with AgentRuntime(store=store) as runtime:

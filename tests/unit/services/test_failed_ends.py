@@ -65,7 +65,7 @@ class FailingStore(MemoryStore):
         """Return the kinds and keys of all documents of an agent."""
         return [
             document_key
-            for document_key in self._documents
+            for document_key in self._tables.all_documents
             if document_key[1] == agent or document_key[1].startswith(f"{agent}/")
         ]
 
@@ -206,7 +206,7 @@ async def test_the_rest_of_an_agent_of_a_removed_team_is_removed_with_its_row(
     team = await site.team()
     spawned_agent = await add_turns(store, await site.agent(team))
     second_store = FailingStore()
-    records = [each for each in store._documents.values() if each.kind not in (TEAM, "team name")]
+    records = [each for each in store._tables.all_documents.values() if each.kind not in (TEAM, "team name")]
     next_site = site.begun_anew(tmp_path / "later", records, store=second_store)
     assert (next_site.agents / spawned_agent.agent.id).is_dir()
     assert len(second_store.of(spawned_agent.agent.id)) == 3

@@ -47,12 +47,12 @@ class WatchedStore(MemoryStore):
 
     async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
         result = await super().put_together(blobs, documents)
-        self.changed(list(self._documents.values()))
+        self.changed(list(self._tables.all_documents.values()))
         return result
 
     async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
         deleted_document = await super().delete(kind, key, expected=expected)
-        self.changed(list(self._documents.values()))
+        self.changed(list(self._tables.all_documents.values()))
         return deleted_document
 
 

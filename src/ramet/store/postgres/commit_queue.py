@@ -9,27 +9,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable
+from typing import TypeVar
 
 from ramet.core.errors import Bug, OwnedElsewhere, RametError
 from ramet.store.contract import Entry
 from ramet.store.notifications import Listeners
+from ramet.store.operations import QueuedChange
+from ramet.store.postgres.ownership import copy_of
+from ramet.store.postgres.tables import PostgresTables
 
+T = TypeVar("T")
 LINGER_S = 0.005  #: how long events without a waiting caller are held to collect more
 MAX_EVENTS, MAX_BYTES = 5_000, 8 * 2**20  #: of a batch; one event may be larger
-
-
-class QueuedChange:
-    """A change that is written along with events: a document, a blob, the end of a tree.
-
-    `apply` gets the connection, within the transaction, and returns the answer. An error that it returns instead of
-    raising is raised in the caller; the rest of the batch stays.
-    """
-
-    def __init__(self, make: Callable[[Any], object], future: asyncio.Future[Any]) -> None:
-        self.apply, self.future = make, future
-        self.answer: object = None
 
 
 class Batch:
@@ -82,37 +74,35 @@ class Batches:
         """
         if ticket <= self.committed:
             if ticket in self.refusals:
-                raise _copy_of(self.refusals[ticket])
+                raise copy_of(self.refusals[ticket])
             return
         waiter = self._loop.create_future()
         self._waiting.append((ticket, waiter))
         self._send_soon()
         await waiter
 
-    async def change(self, make: Callable[[Any], object], size: int, *, closes_batch: bool = False) -> Any:
+    async def change(self, change: Callable[[PostgresTables], T], size: int = 0, *, closes_batch: bool = False) -> T:
         """Make a change after all earlier appends; return the answer once the change is durable.
 
         `closes_batch` keeps later appends out of its batch.
         """
         batch = self._open()
-        change = QueuedChange(make, self._loop.create_future())
-        batch.changes.append(change)
+        future: asyncio.Future[T] = self._loop.create_future()
+        batch.changes.append(QueuedChange(change, size, future))
         batch.size += size
         batch.is_closed = closes_batch or batch.size >= MAX_BYTES
         self._send_soon()
-        return await change.future
+        return await future
 
     def check_writer(self) -> None:
         """Make the writer check whether it can still write, although nothing is queued."""
-        marker = QueuedChange(lambda _: None, self._loop.create_future())
-        marker.future.add_done_callback(lambda future: future.exception())  # The error is reported elsewhere.
-        self._open().changes.append(marker)
+        self._open().changes.append(QueuedChange(lambda _: None))
         self._send_soon()
 
     async def drain(self) -> None:
         """Return once nothing is left to write. Raises the error that stopped the writer."""
         while self._writing is not None or self._queue:
-            await self.change(lambda _: None, 0)
+            await self.change(lambda _: None)
 
     def on_written(self, batch: Batch) -> None:
         """Finish a written batch: call the listeners, then complete the waiting callers, then send the next batch."""
@@ -128,7 +118,7 @@ class Batches:
                     details = {"message": "a listener of the journal failed", "exception": error}
                     self._loop.call_exception_handler(details)
         for change in batch.changes:
-            _answer(change)
+            change.finish()
         pending: list[tuple[int, asyncio.Future[None]]] = []
         for each in self._waiting:
             if each[0] > self.committed:
@@ -136,7 +126,7 @@ class Batches:
             elif each[1].done():
                 continue
             elif each[0] in self.refusals:
-                each[1].set_exception(_copy_of(self.refusals[each[0]]))
+                each[1].set_exception(copy_of(self.refusals[each[0]]))
             else:
                 each[1].set_result(None)
         self._waiting = pending
@@ -145,12 +135,9 @@ class Batches:
     def fail(self, error: Callable[[], RametError]) -> None:
         """Fail every waiting caller: the writer has failed permanently."""
         batches = [*([self._writing] if self._writing else []), *self._queue]
-        waiters: Iterable[asyncio.Future[Any]] = [
-            *(waiter for _, waiter in self._waiting),
-            *(change.future for batch in batches for change in batch.changes),
-        ]
-        for waiter in waiters:
-            if not waiter.done():
+        changes = (change.future for batch in batches for change in batch.changes)
+        for waiter in (*(waiter for _, waiter in self._waiting), *changes):
+            if waiter is not None and not waiter.done():
                 waiter.set_exception(error())
         self._waiting, self._writing = [], None
         self._queue.clear()
@@ -194,17 +181,3 @@ class Batches:
             self._send_soon()
         elif self._timer is None:
             self._send_later(max(0.0, first.since + LINGER_S - self._loop.time()))
-
-
-def _answer(change: QueuedChange) -> None:
-    if change.future.done():
-        return
-    if isinstance(change.answer, RametError):
-        change.future.set_exception(change.answer)
-    else:
-        change.future.set_result(change.answer)
-
-
-def _copy_of(error: OwnedElsewhere) -> OwnedElsewhere:
-    """Return a copy of the error, to raise in another caller."""
-    return OwnedElsewhere(error.tree, error.kernel, error.address)

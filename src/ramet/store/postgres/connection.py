@@ -115,7 +115,7 @@ class OpenStore:
 
         Lost trees have been reported when this returns.
         """
-        await self.batches.change(lambda _: None, 0)
+        await self.batches.change(lambda _: None)
 
     def watch_kernels(self) -> None:
         """Watch for kernels that begin and end, also while nothing is written."""

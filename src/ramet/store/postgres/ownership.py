@@ -10,23 +10,20 @@ claim: it may have ended meanwhile, and have no owner.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
-from ramet.core.errors import Conflict, OwnedElsewhere, RametError
+import psycopg
 
-if TYPE_CHECKING:
-    from ramet.store.postgres.dsn import Connection
-    from ramet.store.postgres.sql import Queries
+from ramet.core.errors import OwnedElsewhere
+from ramet.store.postgres.dsn import Connection
+from ramet.store.postgres.sql import Queries
+from ramet.store.postgres.types import Texts
 
 T = TypeVar("T")
 
 #: how long, by the server's clock, a kernel may take to reconnect after the server restarted; equal to the limit for a
 #: lost machine
 GRACE_S = 10.0
-
-
-class _Undo(Exception):
-    """The error that rolls back a change."""
 
 
 class TreeOwnership:
@@ -85,94 +82,60 @@ class TreeOwnership:
         losses, self._new_losses = self._new_losses, []
         return losses
 
-    # ---- changes, made behind the events of their transaction
+    # ---- queued changes, made behind the events of their transaction
 
-    def if_owned(self, tree: str, make: Callable[[Connection], T]) -> Callable[[Connection], T | RametError]:
-        """Return a change that is made only if the tree is this kernel's, or has no owner and becomes this kernel's."""
-
-        def make_if_owned(connection: Connection) -> T | RametError:
-            return self._ownership_error(connection, tree) or make(connection)
-
-        return make_if_owned
-
-    def claim(self, trees: Sequence[str]) -> Callable[[Connection], Sequence[str]]:
-        """Return a change that claims trees that are this kernel's, have no owner, or belong to dead kernels."""
-        from ramet.store.postgres.types import Texts  # psycopg is an extra
-
-        return self._claim_with("claim", {"trees": Texts(trees)})
-
-    def claim_orphaned(self, limit: int) -> Callable[[Connection], Sequence[str]]:
-        """Return a change that claims trees of dead kernels."""
-        return self._claim_with("claim_fallen", {"limit": limit})
-
-    def take_over(
-        self, kernel: str, trees: Sequence[str], put: Callable[[Connection], T | Conflict]
-    ) -> Callable[[Connection], T | Conflict | None]:
-        """Return a change that claims trees and makes `put`, if `kernel` is dead and no live one owns a tree."""
-        from ramet.store.postgres.types import Texts  # psycopg is an extra
-
-        claiming = {"kernel": self._kernel, "grace_s": GRACE_S, "trees": Texts(trees)}
-
-        def make(connection: Connection) -> T | Conflict | None:
-            parameters = {"kernel": kernel, "grace_s": GRACE_S}
-            if kernel != self._kernel and connection.execute(self._queries["lives"], parameters).fetchone():
-                return None
-            done = put(connection)
-            if isinstance(done, Conflict):
-                return done
-            claimed_epochs: dict[str, int] = dict(connection.execute(self._queries["claim"], claiming).fetchall())
-            if not claimed_epochs.keys() >= set(trees):
-                raise _Undo
-            self._new_epochs.update(claimed_epochs)
-            self._released_trees.difference_update(claimed_epochs)
-            return done
-
-        def make_or_undo(connection: Connection) -> T | Conflict | None:
-            try:
-                with connection.transaction():
-                    return make(connection)
-            except _Undo:
-                return None
-
-        return make_or_undo
-
-    def release(self, tree: str) -> Callable[[Connection], None]:
-        """Return a change that releases a tree."""
-
-        def make(connection: Connection) -> None:
-            connection.execute(self._queries["let_go"], {"tree": tree, "kernel": self._kernel})
-            self._new_epochs.pop(tree, None)
-            self._released_trees.add(tree)
-
-        return make
-
-    def _claim_with(self, query: str, values: dict[str, object]) -> Callable[[Connection], Sequence[str]]:
-        known = {"kernel": self._kernel, "grace_s": GRACE_S}
-
-        def make(connection: Connection) -> Sequence[str]:
-            claimed_epochs: dict[str, int] = dict(
-                connection.execute(self._queries[query], {**known, **values}).fetchall()
-            )
-            self._new_epochs.update(claimed_epochs)
-            self._released_trees.difference_update(claimed_epochs)
-            return sorted(claimed_epochs)
-
-        return make
-
-    def _ownership_error(self, connection: Connection, tree: str) -> OwnedElsewhere | None:
+    def check_owned(self, connection: Connection, tree: str) -> None:
+        """Make a tree this kernel's if it has no owner. Raises OwnedElsewhere if it is another kernel's."""
         if tree in self.lost_trees and tree not in self._new_epochs:
-            return self.lost_trees[tree]
+            raise copy_of(self.lost_trees[tree])
         if tree not in self._released_trees and (tree in self.epochs or tree in self._new_epochs):
-            return None
+            return
         row = connection.execute(self._queries["own"], {"tree": tree, "kernel": self._kernel}).fetchone()
         if row is None:
             ((_, kernel, epoch, address),) = self._owners(connection, [tree])
             if kernel != self._kernel:
-                return OwnedElsewhere(tree, kernel, address)
+                raise OwnedElsewhere(tree, kernel, address)
             row = (epoch,)
         self._new_epochs[tree] = row[0]
         self._released_trees.discard(tree)
+
+    def claim(self, connection: Connection, trees: Sequence[str]) -> Sequence[str]:
+        """Claim trees that are this kernel's, have no owner, or belong to dead kernels."""
+        return self._add_claimed(self._claim(connection, trees))
+
+    def claim_orphaned(self, connection: Connection, limit: int) -> Sequence[str]:
+        """Claim trees of dead kernels."""
+        values = {"kernel": self._kernel, "grace_s": GRACE_S, "limit": limit}
+        return self._add_claimed(dict(connection.execute(self._queries["claim_fallen"], values).fetchall()))
+
+    def take_over(self, connection: Connection, kernel: str, trees: Sequence[str], write: Callable[[], T]) -> T | None:
+        """Claim trees and call `write`, if `kernel` is dead and no live one owns a tree. Otherwise change nothing."""
+        with connection.transaction():
+            values = {"kernel": kernel, "grace_s": GRACE_S}
+            if kernel != self._kernel and connection.execute(self._queries["lives"], values).fetchone():
+                return None
+            written = write()
+            claimed_epochs = self._claim(connection, trees)
+            if not claimed_epochs.keys() >= set(trees):
+                raise psycopg.Rollback
+            self._add_claimed(claimed_epochs)
+            return written
         return None
+
+    def release(self, connection: Connection, tree: str) -> None:
+        """Release a tree."""
+        connection.execute(self._queries["let_go"], {"tree": tree, "kernel": self._kernel})
+        self._new_epochs.pop(tree, None)
+        self._released_trees.add(tree)
+
+    def _claim(self, connection: Connection, trees: Sequence[str]) -> dict[str, int]:
+        values = {"kernel": self._kernel, "grace_s": GRACE_S, "trees": Texts(trees)}
+        return dict(connection.execute(self._queries["claim"], values).fetchall())
+
+    def _add_claimed(self, epochs: dict[str, int]) -> Sequence[str]:
+        self._new_epochs.update(epochs)
+        self._released_trees.difference_update(epochs)
+        return sorted(epochs)
 
     def _owners(self, connection: Connection, names: list[str]) -> list[tuple[str, str, int, str]]:
         return connection.execute(self._queries["owners"], {"trees": names}).fetchall()
@@ -182,3 +145,8 @@ class TreeOwnership:
         if tree not in self.lost_trees:
             self._new_losses.append(OwnedElsewhere(tree, kernel, address))
         self.lost_trees[tree] = OwnedElsewhere(tree, kernel, address)
+
+
+def copy_of(error: OwnedElsewhere) -> OwnedElsewhere:
+    """Return a copy of the error, to raise in another caller."""
+    return OwnedElsewhere(error.tree, error.kernel, error.address)

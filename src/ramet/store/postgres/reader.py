@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import psycopg
+from psycopg.rows import TupleRow
 
 from ramet.core.errors import StoreFailed
 from ramet.store.contract import Document, KernelInfo, StoredEvent
@@ -20,7 +21,7 @@ _MAX_NAMES = 100_000  #: maximum number of cached names
 
 
 class PostgresReader(DatabaseSession):
-    """A reader that repeats queries after a lost session.
+    """A reader that repeats queries after a lost session; see `ramet.store.operations`.
 
     Used by one thread; only `sever` and `give_up` are for others.
     """
@@ -52,7 +53,7 @@ class PostgresReader(DatabaseSession):
             self.gave_up = patience.is_over and not self._given_up.is_set()
             raise
 
-    def read(self, after: int, tree: str | None, run: str | None, limit: int) -> list[StoredEvent]:
+    def events(self, after: int, tree: str | None, run: str | None, limit: int) -> list[StoredEvent]:
         name = "_".join(["read", *(["tree"] if tree is not None else []), *(["run"] if run is not None else [])])
         values = {"after": after, "tree": tree, "run": run, "limit": limit}
 
@@ -71,43 +72,43 @@ class PostgresReader(DatabaseSession):
         return self._ask(work)
 
     def head(self) -> int:
-        return int(self._ask(lambda connection: connection.execute(self._place.queries["head"]).fetchone() or (0,))[0])
+        """Return the newest cursor."""
+        rows = self._rows("head")
+        return int(rows[0][0]) if rows else 0
 
-    def get(self, kind: str, key: str) -> Document | None:
-        values = {"kind": kind, "key": key}
-        row = self._ask(lambda it: it.execute(self._place.queries["get"], values, binary=True).fetchone())
-        return None if row is None else Document(*row)
+    def document(self, kind: str, key: str) -> Document | None:
+        rows = self._rows("get", {"kind": kind, "key": key}, binary=True)
+        return Document(*rows[0]) if rows else None
 
     def documents(self, kind: str, prefix: str) -> list[Document]:
-        values = {"kind": kind, "prefix": prefix}
-        rows = self._ask(lambda it: it.execute(self._place.queries["list"], values, binary=True).fetchall())
-        return [Document(*row) for row in rows]
+        return [Document(*row) for row in self._rows("list", {"kind": kind, "prefix": prefix}, binary=True)]
 
-    def get_blob(self, name: str) -> bytes | None:
-        row = self._ask(lambda it: it.execute(self._place.queries["get_blob"], {"name": name}, binary=True).fetchone())
-        return None if row is None else bytes(row[0])
+    def blob(self, name: str) -> bytes | None:
+        rows = self._rows("get_blob", {"name": name}, binary=True)
+        return bytes(rows[0][0]) if rows else None
 
-    def get_blobs(self, names: Sequence[str]) -> dict[str, bytes]:
-        values = {"names": list(names)}
-        rows = self._ask(lambda it: it.execute(self._place.queries["get_blobs"], values, binary=True).fetchall())
-        return {name: bytes(data) for name, data in rows}
+    def blobs_named(self, names: Sequence[str]) -> dict[str, bytes]:
+        return {name: bytes(data) for name, data in self._rows("get_blobs", {"names": list(names)}, binary=True)}
 
-    def list_blobs(self) -> tuple[str, ...]:
-        return tuple(row[0] for row in self._ask(lambda it: it.execute(self._place.queries["list_blobs"]).fetchall()))
+    def blobs(self) -> tuple[str, ...]:
+        return tuple(name for (name,) in self._rows("list_blobs"))
 
     def kernels(self) -> list[PeerKernel]:
         """Return all kernels of the database, including ones that ended long ago."""
-        rows = self._ask(lambda it: it.execute(self._place.queries["kernels"], {"grace_s": GRACE_S}).fetchall())
-        return [PeerKernel(KernelInfo(*row[:4]), *row[4:]) for row in rows]
+        return [PeerKernel(KernelInfo(*row[:4]), *row[4:]) for row in self._rows("kernels", {"grace_s": GRACE_S})]
 
     def owner(self, tree: str) -> KernelInfo | None:
-        values = {"tree": tree, "grace_s": GRACE_S}
-        row = self._ask(lambda it: it.execute(self._place.queries["owner"], values).fetchone())
-        return None if row is None else KernelInfo(*row)
+        """Return the owner of a tree."""
+        rows = self._rows("owner", {"tree": tree, "grace_s": GRACE_S})
+        return KernelInfo(*rows[0]) if rows else None
 
     def has_closed(self, kernel: str, epoch: int) -> bool:
-        values = {"kernel": kernel, "epoch": epoch}
-        return self._ask(lambda it: it.execute(self._place.queries["has_left"], values).fetchone()) is not None
+        """Return whether a kernel closed its store in that epoch and has not begun again."""
+        return bool(self._rows("has_left", {"kernel": kernel, "epoch": epoch}))
+
+    def _rows(self, query: str, values: dict[str, object] | None = None, *, binary: bool = False) -> list[TupleRow]:
+        statement = self._place.queries[query]
+        return self._ask(lambda connection: connection.execute(statement, values, binary=binary).fetchall())
 
     def _ask(self, work: Callable[[Connection], T]) -> T:
         def attempt() -> T:

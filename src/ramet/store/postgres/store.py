@@ -14,28 +14,22 @@ can lose committed data. Text is UTF-8 without NUL. The id of a run is stored on
 from __future__ import annotations
 
 import asyncio
-import builtins
 import hashlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Self, TypeVar
 
 from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import InvalidValue, MissingExtra, OwnedElsewhere, StoreFailed
-from ramet.store.contract import Document, DocumentWrite, Entry, KernelInfo, StoredEvent
+from ramet.store.contract import Document, DocumentWrite, Entry, KernelInfo
 from ramet.store.notifications import Listeners
-from ramet.store.postgres import tables
-from ramet.store.validation import (
-    MOST_DATA,
-    EntryValidator,
-    checked_data,
-    checked_name,
-    checked_number,
-    checked_together,
-)
+from ramet.store.operations import StoreOperations
+from ramet.store.validation import MOST_DATA, EntryValidator, checked_data, checked_name, checked_number
 
 if TYPE_CHECKING:
     from ramet.store.postgres.connection import OpenStore
     from ramet.store.postgres.reader import PostgresReader
+    from ramet.store.postgres.tables import PostgresTables
 
 T = TypeVar("T")
 
@@ -44,7 +38,7 @@ _FIRST_LOOK_S = 1.0  #: minimum time for the first look of `wait`: False is only
 _HASH_INLINE = 2**16  #: maximum bytes that are hashed on the loop rather than in a thread
 
 
-class PostgresStore:
+class PostgresStore(StoreOperations):
     """A journal with its documents and blobs in one schema of a PostgreSQL database; see `ramet.store.contract`.
 
     One kernel per name at a time: a second `open` raises StoreInUse. `read_only` takes no lock, and refuses to write.
@@ -71,7 +65,7 @@ class PostgresStore:
             if missing.name != "psycopg":
                 raise
             raise MissingExtra("a journal on PostgreSQL", "postgres") from None
-        _check_text("kernel", kernel)
+        self._checked_text("kernel", kernel)
         self._place = Place(dsn, schema)
         self.kernel = kernel
         self._read_only, self._patience_s = read_only, patience_s
@@ -148,7 +142,7 @@ class PostgresStore:
         self._intake.check(entry)
         for field, text in (("tree", entry.tree), ("run", entry.run)):
             if len(text) > MAX_TEXT // 4:
-                _check_text(field, text)
+                self._checked_text(field, text)
         return open_store.batches.append(entry)
 
     @property
@@ -182,16 +176,8 @@ class PostgresStore:
         self._usable()
         return self._losses.add(listener)
 
-    async def read(
-        self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
-    ) -> builtins.list[StoredEvent]:
-        for field, text in (("tree", tree), ("run", run)):
-            if text is not None:
-                _check_text(field, text)
-        return await self._query(lambda reader: reader.read(after, tree, run, max(limit, 0)))
-
     async def head(self) -> int:
-        return await self._query(lambda reader: reader.head())
+        return await self._read(lambda reader: reader.head())
 
     async def wait(self, after: int, *, timeout_s: float | None = None) -> bool:
         wait_s = None if timeout_s is None else max(timeout_s, _FIRST_LOOK_S)
@@ -211,101 +197,31 @@ class PostgresStore:
         except TimeoutError:
             return False
 
-    async def forget(self, tree: str) -> int:
-        _check_text("tree", tree)
-        return int(await self._change(tables.forget(self._place.queries, tree), 0, closes_batch=True))
-
     async def rewrite(self, cursor: int, data: bytes) -> None:
         """Replace the data of an event; the old bytes exist until PostgreSQL has vacuumed. For maintenance only."""
         checked_data("data", data)
-        await self._change(tables.rewrite(self._place.queries, cursor, data), len(data))
-
-    # ---- documents
-
-    async def get(self, kind: str, key: str) -> Document | None:
-        _check_text("kind", kind)
-        _check_text("key", key, kind)
-        return await self._query(lambda reader: reader.get(kind, key))
-
-    async def list(self, kind: str, *, prefix: str = "") -> builtins.list[Document]:
-        _check_text("kind", kind)
-        _check_text("prefix", prefix)
-        return await self._query(lambda reader: reader.documents(kind, prefix))
-
-    async def put(
-        self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
-    ) -> Document:
-        _check_text("kind", kind)
-        _check_text("key", key, kind)
-        checked_data("data", data)
-        if expected is not None:
-            checked_number("expected", expected)
-        change: Callable[[Any], object] = tables.put(self._place.queries, kind, key, data, expected)
-        if tree is not None:
-            change = self._writable().ownership.if_owned(_check_text("tree", tree), change)
-        document = await self._change(change, len(data))
-        assert isinstance(document, Document)
-        return document
-
-    async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
-        _check_text("kind", kind)
-        _check_text("key", key, kind)
-        return bool(await self._change(tables.delete(self._place.queries, kind, key, expected), 0))
+        await self._change(lambda tables: tables.rewrite(cursor, data), len(data))
 
     # ---- blobs
 
     async def put_blob(self, data: bytes) -> str:
-        checked_data("data", data)
-        if len(data) <= _HASH_INLINE:
-            name = hashlib.sha256(data).hexdigest()
-        else:
-            name = await self._query(lambda _: hashlib.sha256(data).hexdigest())
-        return str(await self._change(tables.put_blob(self._place.queries, name, data), len(data)))
-
-    async def get_blob(self, name: str) -> bytes | None:
-        _check_text("name", name)
-        return await self._query(lambda reader: reader.get_blob(name))
-
-    async def get_blobs(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        checked_names = [_check_text("name", name) for name in names]
-        return await self._query(lambda reader: reader.get_blobs(checked_names))
-
-    def get_blobs_now(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        """Return the bytes of these names, and block the thread, for five seconds at most.
-
-        Raises StoreFailed after that.
-        """
-        checked_names = [_check_text("name", name) for name in names]
-        open_store = self._usable()
-        return open_store.reading_now(lambda: open_store.reader.get_blobs(checked_names))
-
-    async def list_blobs(self) -> Sequence[str]:
-        return await self._query(lambda reader: reader.list_blobs())
-
-    async def delete_blob(self, name: str) -> bool:
-        _check_text("name", name)
-        return bool(await self._change(tables.delete_blob(self._place.queries, name), 0))
-
-    # ---- both
+        (name,) = await self._hash([checked_data("data", data)])
+        return await self._change(lambda tables: tables.put_blob(data, name), len(data))
 
     async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
-        size = self._size_of(blobs, documents)
-        if size <= _HASH_INLINE:
-            blobs_by_name = _hash_blobs(blobs)
-        else:
-            blobs_by_name = await self._query(lambda _: _hash_blobs(blobs))
-        change = tables.put_together(self._place.queries, blobs_by_name, documents)
-        stored_documents: Sequence[Document] = await self._change(change, size)
-        return stored_documents
+        size = self._checked_size(blobs, documents)
+        names = await self._hash(blobs)
+        return await self._change(lambda tables: tables.put_together(blobs, documents, names), size)
 
     # ---- kernels
 
     async def kernels(self) -> Sequence[KernelInfo]:
-        peers, own_name = await self._query(lambda reader: reader.kernels()), "" if self._read_only else self.kernel
+        peers, own_name = await self._read(lambda reader: reader.kernels()), "" if self._read_only else self.kernel
         return [each.info for each in peers if each.info.alive or each.has_trees or each.info.name == own_name]
 
     async def announce(self, address: str) -> None:
-        await self._change(tables.announce(self._place, self.kernel, _check_text("address", address)), 0)
+        self._checked_text("address", address)
+        await self._change(lambda tables: tables.announce(self.kernel, address))
 
     def on_kernels(self, listener: Callable[[], None]) -> Callable[[], None]:
         self._usable().watch_kernels()
@@ -316,36 +232,37 @@ class PostgresStore:
         return self._open is not None and self._open.is_away
 
     async def has_closed(self, kernel: str, epoch: int) -> bool:
-        name = _check_text("kernel", kernel)
-        return await self._query(lambda reader: reader.has_closed(name, epoch))
+        self._checked_text("kernel", kernel)
+        return await self._read(lambda reader: reader.has_closed(kernel, epoch))
 
     async def owner_of(self, tree: str) -> KernelInfo | None:
-        _check_text("tree", tree)
-        return await self._query(lambda reader: reader.owner(tree))
+        self._checked_text("tree", tree)
+        return await self._read(lambda reader: reader.owner(tree))
 
     async def claim(self, trees: Sequence[str]) -> Sequence[str]:
-        names = [_check_text("tree", tree) for tree in trees]
-        owned_trees: Sequence[str] = await self._change(self._writable().ownership.claim(names), 0) if names else []
-        return owned_trees
+        names = [self._checked_text("tree", tree) for tree in trees]
+        return await self._change(lambda tables: tables.ownership.claim(tables.connection, names)) if names else []
 
     async def take_over(
         self, kernel: str, trees: Sequence[str], documents: Sequence[DocumentWrite]
     ) -> Sequence[Document] | None:
-        names = [_check_text("tree", tree) for tree in trees]
-        size = self._size_of((), documents)
-        write = tables.put_together(self._place.queries, (), documents)
-        change = self._writable().ownership.take_over(_check_text("kernel", kernel), names, write)
-        stored_documents: Sequence[Document] | None = await self._change(change, size)
-        return stored_documents
+        names = [self._checked_text("tree", tree) for tree in trees]
+        size = self._checked_size((), documents)
+        self._checked_text("kernel", kernel)
+
+        def change(tables: PostgresTables) -> Sequence[Document] | None:
+            write = partial(tables.put_together, (), documents)
+            return tables.ownership.take_over(tables.connection, kernel, names, write)
+
+        return await self._change(change, size)
 
     async def claim_orphaned(self, limit: int = 16) -> Sequence[str]:
-        trees: Sequence[str] = await self._change(
-            self._writable().ownership.claim_orphaned(checked_number("limit", limit)), 0
-        )
-        return trees
+        checked_number("limit", limit)
+        return await self._change(lambda tables: tables.ownership.claim_orphaned(tables.connection, limit))
 
     async def release(self, tree: str) -> None:
-        await self._change(self._writable().ownership.release(_check_text("tree", tree)), 0)
+        self._checked_text("tree", tree)
+        await self._change(lambda tables: tables.ownership.release(tables.connection, tree))
 
     def on_tree_loss(self, listener: Callable[[OwnedElsewhere], None]) -> Callable[[], None]:
         self._usable()
@@ -367,22 +284,57 @@ class PostgresStore:
             raise StoreFailed(self._place.location, "it was opened for reading only")
         return open_store
 
-    async def _query(self, question: Callable[[PostgresReader], T]) -> T:
+    async def _read(self, query: Callable[[PostgresReader], T]) -> T:
         open_store = self._usable()
-        return await open_store.run_in_reader(lambda: question(open_store.reader))
+        return await open_store.run_in_reader(lambda: query(open_store.reader))
 
-    def _size_of(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> int:
-        """Return the number of bytes to write. Raises InvalidValue if the data cannot be written."""
-        checked_together(blobs, documents)
+    def _read_now(self, query: Callable[[PostgresReader], T]) -> T:
+        """Read in the reader's thread, for five seconds at most. Raises StoreFailed after that."""
+        open_store = self._usable()
+        return open_store.reading_now(lambda: query(open_store.reader))
+
+    async def _change(
+        self,
+        change: Callable[[PostgresTables], T],
+        size: int = 0,
+        *,
+        tree: str | None = None,
+        closes_batch: bool = False,
+    ) -> T:
+        open_store = self._writable()
+        if tree is None:
+            return await open_store.batches.change(change, size, closes_batch=closes_batch)
+
+        def change_if_owned(tables: PostgresTables) -> T:
+            tables.ownership.check_owned(tables.connection, tree)
+            return change(tables)
+
+        return await open_store.batches.change(change_if_owned, size, closes_batch=closes_batch)
+
+    async def _hash(self, blobs: Sequence[bytes]) -> Sequence[str]:
+        """Return the names of blobs. The transaction, for which other kernels wait, does not compute them."""
+        if sum(map(len, blobs)) <= _HASH_INLINE:
+            return _names_of(blobs)
+        return await self._read(lambda _: _names_of(blobs))
+
+    @staticmethod
+    def _checked_text(field: str, text: object, companion: str = "") -> str:
+        """Return text that PostgreSQL accepts, and can index together with `companion`."""
+        text = checked_name(field, text)
+        if len(text.encode()) + len(companion.encode()) > MAX_TEXT:
+            raise InvalidValue(field, text, f"text of at most {MAX_TEXT} bytes in UTF-8, a kind and its key together")
+        return text
+
+    def _checked_blob_name(self, name: str) -> str:
+        return self._checked_text("name", name)
+
+    def _checked_size(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> int:
+        size = super()._checked_size(blobs, documents)
         for document in documents:
-            _check_text("key", document.key, document.kind)
-        size = sum(map(len, blobs)) + sum(len(document.data) for document in documents)
+            self._checked_text("key", document.key, document.kind)
         if size > MOST_DATA:
             raise InvalidValue("data", f"{size} bytes", f"at most {MOST_DATA} bytes")
         return size
-
-    def _change(self, change: Callable[[Any], object], size: int, *, closes_batch: bool = False) -> Awaitable[Any]:
-        return self._writable().batches.change(change, size, closes_batch=closes_batch)
 
     def _fail(self, error: BaseException) -> None:
         """Fail the store: a write has failed permanently."""
@@ -396,13 +348,5 @@ class PostgresStore:
             listener(self._make_failure())
 
 
-def _check_text(field: str, text: object, companion: str = "") -> str:
-    """Return text that PostgreSQL accepts and can index together with `companion`. Raises InvalidValue otherwise."""
-    text = checked_name(field, text)
-    if len(text.encode()) + len(companion.encode()) > MAX_TEXT:
-        raise InvalidValue(field, text, f"text of at most {MAX_TEXT} bytes in UTF-8, a kind and its key together")
-    return text
-
-
-def _hash_blobs(blobs: Sequence[bytes]) -> builtins.list[tuple[str, bytes]]:
-    return [(hashlib.sha256(data).hexdigest(), data) for data in blobs]
+def _names_of(blobs: Sequence[bytes]) -> list[str]:
+    return [hashlib.sha256(data).hexdigest() for data in blobs]

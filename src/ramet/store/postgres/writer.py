@@ -33,6 +33,7 @@ from ramet.store.postgres import schema
 from ramet.store.postgres.commit_queue import Batch
 from ramet.store.postgres.dsn import Connection, DatabaseSession, Place, RetryWindow, is_lost, retry
 from ramet.store.postgres.ownership import TreeOwnership
+from ramet.store.postgres.tables import PostgresTables
 from ramet.store.postgres.types import Blobs, Longs, Texts
 
 _MAX_NAMES = 100_000  #: maximum number of names whose ids are cached
@@ -239,8 +240,10 @@ class PostgresWriter(DatabaseSession):
                 if row[2] != len(unowned_trees):
                     raise _UnownedTrees(unowned_trees)
                 owning.add_owned(unowned_trees)
-                for change in batch.changes:
-                    change.answer = change.apply(connection)
+                if batch.changes:
+                    tables = PostgresTables(connection, self._place, owning)
+                    for change in batch.changes:
+                        change.apply(tables)
         except BaseException as error:
             for name in new_ids:  # A rollback removes new names.
                 del ids[name]

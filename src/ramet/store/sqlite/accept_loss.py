@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ramet.disk.state_folder import check_database
+from ramet.store.operations import QueuedChange
 from ramet.store.sqlite import database
 from ramet.store.sqlite.database_lock import DatabaseLock
 from ramet.store.sqlite.high_water import NOTHING, Mark, mark_of
 from ramet.store.sqlite.lock import KernelLock, refuse_network
-from ramet.store.sqlite.tables import Job, Journal
+from ramet.store.sqlite.tables import Journal
 
 
 class LossReport(NamedTuple):
@@ -47,5 +48,5 @@ def accept_loss(path: Path) -> LossReport:
             journal = Journal(connection)
             position = journal.position
             if position.is_behind(mark):
-                journal.commit([Job(lambda each: each.accept_loss(mark))])
+                journal.commit([QueuedChange(lambda each: each.accept_loss(mark))])
     return LossReport(mark, position)

@@ -7,18 +7,21 @@ import contextlib
 import logging
 import sqlite3
 from collections.abc import Callable, Sequence
-from typing import Any
+from functools import partial
+from typing import TypeVar
 
 from ramet.core.errors import InvalidValue, StoreFailed
 from ramet.store.contract import Entry
 from ramet.store.notifications import Listeners, Notifier
+from ramet.store.operations import QueuedChange
 from ramet.store.sqlite.checkpoint import Checkpoints
 from ramet.store.sqlite.database import plain
 from ramet.store.sqlite.ownership import OwnershipLost
-from ramet.store.sqlite.tables import Job, Journal
+from ramet.store.sqlite.tables import Journal
 from ramet.store.sqlite.writer import SqliteWriter
 from ramet.store.validation import EntryValidator
 
+T = TypeVar("T")
 _log = logging.getLogger(__name__)
 LINGER_S = 0.005  #: how long an event without a waiting caller is held to collect more
 
@@ -39,12 +42,17 @@ class Commits:
         self._location, self._notifier, self._losses = location, notifier, losses
         self._intake = EntryValidator()
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
-        self._jobs: dict[Job, asyncio.Future[None]] = {}
+        self._changes: set[QueuedChange] = set()
         self._loop = asyncio.get_running_loop()
         self._failure: str | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._ended_future = self._loop.create_future()
-        self._writer = SqliteWriter(journal, checkpoints, self._report_written, self._report_ended)
+        self._writer = SqliteWriter(
+            journal,
+            checkpoints,
+            on_written=partial(self._call_on_loop, self._on_written),
+            on_ended=partial(self._call_on_loop, self._on_writer_ended),
+        )
 
     def append(self, entry: Entry) -> int:
         """Queue an entry. Raises StoreFailed, and InvalidValue if the entry cannot be written."""
@@ -76,21 +84,19 @@ class Commits:
         self._writer.hurry()
         await waiter
 
-    async def change(self, change: Callable[[Journal], Any], size: int = 0) -> Any:
+    async def change(self, change: Callable[[Journal], T], size: int) -> T:
         """Make a change after all earlier appends; return its answer. Raises StoreFailed and Conflict.
 
         `size` is the approximate number of bytes written.
         """
         if self.why is not None:
             raise StoreFailed(self._location, self.why)
-        job, waiter = Job(change, size), self._loop.create_future()
-        self._jobs[job] = waiter
-        self._writer.add(job)
+        future: asyncio.Future[T] = self._loop.create_future()
+        queued = QueuedChange(change, size, future)
+        self._changes.add(queued)
+        self._writer.add(queued)
         self._writer.hurry()
-        await waiter
-        if job.refusal is not None:
-            raise job.refusal
-        return job.answer
+        return await future
 
     async def close(self, why: str) -> None:
         """Write every queued entry, and end. Raises StoreFailed if the writer had failed, or fails now."""
@@ -109,19 +115,13 @@ class Commits:
 
     # ---- in the writer's thread
 
-    def _report_written(self, count: int, head: int, jobs: Sequence[Job]) -> None:
-        self._call_on_loop(self._on_written, count, head, jobs)
-
-    def _report_ended(self, problem: Exception | None) -> None:
-        self._call_on_loop(self._on_writer_ended, problem)
-
     def _call_on_loop(self, callback: Callable[..., None], *args: object) -> None:
         with contextlib.suppress(RuntimeError):  # The loop was closed, but not the store: there is no one to notify.
             self._loop.call_soon_threadsafe(callback, *args)
 
     # ---- on the event loop
 
-    def _on_written(self, count: int, head: int, jobs: Sequence[Job]) -> None:
+    def _on_written(self, count: int, head: int, changes: Sequence[QueuedChange]) -> None:
         """Finish a batch that is on disk: notify listeners first, then complete the waiting callers."""
         self.committed = count
         self._notifier.notify(count, head)
@@ -131,9 +131,9 @@ class Commits:
                 self._waiters.append((ticket, waiter))
             elif not waiter.done():
                 waiter.set_result(None)
-        for job in jobs:
-            if not (future := self._jobs.pop(job)).done():
-                future.set_result(None)
+        for change in changes:
+            self._changes.discard(change)
+            change.finish()
 
     def _on_writer_ended(self, problem: Exception | None) -> None:
         """Fail every remaining waiter: the writer has ended."""
@@ -142,11 +142,11 @@ class Commits:
             if isinstance(problem, OwnershipLost):  # Listeners are called before anything else acts on a failure.
                 self._report_loss(StoreFailed(self._location, self._failure))
             self._notifier.fail(self._location, self._failure)
-            for waiter in (*(waiter for _, waiter in self._waiters), *self._jobs.values()):
-                if not waiter.done():
+            for waiter in (*(waiter for _, waiter in self._waiters), *(change.future for change in self._changes)):
+                if waiter is not None and not waiter.done():
                     waiter.set_exception(StoreFailed(self._location, self._failure))
             self._waiters.clear()
-            self._jobs.clear()
+            self._changes.clear()
         self._ended_future.set_result(None)
 
     def _report_loss(self, loss: StoreFailed) -> None:

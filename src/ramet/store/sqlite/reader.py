@@ -18,7 +18,7 @@ _REMEMBERED = 20_000  #: maximum number of cached run names
 
 
 class SqliteReader:
-    """The committed tables of one file. One thread at a time; errors are SQLite's own."""
+    """The committed tables of one file; see `ramet.store.operations`. One thread at a time; errors are SQLite's own."""
 
     def __init__(self, connection: sqlite3.Connection, path: object = "the journal") -> None:
         (version,) = connection.execute("PRAGMA user_version").fetchone()
@@ -68,6 +68,7 @@ class SqliteReader:
         return result
 
     def head(self) -> int:
+        """Return the newest cursor; 0 if there is none."""
         return int(self._connection.execute(self._queries["head"]).fetchone()[0])
 
     def document(self, kind: str, key: str) -> Document | None:
@@ -77,17 +78,18 @@ class SqliteReader:
     def documents(self, kind: str, prefix: str) -> list[Document]:
         return [_document(kind, *row) for row in self._all("documents", {"kind": kind, "prefix": prefix})]
 
-    def blob(self, name: bytes) -> bytes | None:
-        row = self._connection.execute(self._queries["blob"], (name,)).fetchone()
+    def blob(self, name: str) -> bytes | None:
+        row = self._connection.execute(self._queries["blob"], (schema.digest_of(name),)).fetchone()
         return row[0] if row else None
 
-    def blobs_named(self, names: Sequence[bytes]) -> dict[str, bytes]:
-        return {name.hex(): data for name in names if (data := self.blob(name)) is not None}
+    def blobs_named(self, names: Sequence[str]) -> dict[str, bytes]:
+        return {name: data for name in names if (data := self.blob(name)) is not None}
 
     def blobs(self) -> list[str]:
         return [name for (name,) in self._all("blobs")]
 
     def close(self) -> None:
+        """Close the connection."""
         self._connection.close()
 
     def _check(self, tree: str, cursor: int, run: int, seq: int, kind: int, data: object, checksum: int | None) -> None:

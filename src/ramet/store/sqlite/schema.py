@@ -41,6 +41,11 @@ def migrations() -> tuple[str, ...]:
     return tuple(file.read_text() for file in files)
 
 
+def digest_of(name: str) -> bytes:
+    """Return the key of a blob; a name that is not a hash in hex gives a key that no blob has."""
+    return bytes.fromhex(name) if isinstance(name, str) and _HASH.fullmatch(name) else b""
+
+
 def checksum_of(cursor: int, run: int, seq: int, kind: int, data: bytes) -> int:
     """Return the checksum of an event's row: of its bytes, and of the numbers in the same row.
 
@@ -101,6 +106,7 @@ def migrate(connection: sqlite3.Connection, version: int) -> None:
             connection.rollback()
 
 
+_HASH = re.compile("[0-9a-f]{64}")
 _NAMED = re.compile(r"^-- name: (\w+)\n(.*?)(?=^--|\Z)", re.MULTILINE | re.DOTALL)
 _ONLY = {
     "": "",

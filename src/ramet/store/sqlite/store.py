@@ -8,32 +8,31 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import sqlite3
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from ramet.core.errors import Damaged, StoreFailed
-from ramet.store.contract import Document, DocumentWrite, Entry, StoredEvent
+from ramet.store.contract import Entry
 from ramet.store.notifications import Listeners, Notifier
+from ramet.store.operations import StoreOperations
 from ramet.store.single_kernel import SoleKernel
 from ramet.store.sqlite import database
 from ramet.store.sqlite.commit_queue import Commits
 from ramet.store.sqlite.files import SqliteFiles
 from ramet.store.sqlite.reader import SqliteReader
-from ramet.store.sqlite.tables import Space
-from ramet.store.validation import MOST_NUMBER, checked_data, checked_name, checked_number, checked_together
+from ramet.store.sqlite.tables import Journal, Space
+from ramet.store.validation import checked_data
 
-P = ParamSpec("P")
 T = TypeVar("T")
 _GIVEN = 128  #: pages released in one commit: concurrent writers wait for some milliseconds
 _FIRST_LOOK_S, _LOOK_S = 0.005, 0.05  #: how often another process polls for new events
 
 
-class SqliteStore(SoleKernel):
-    """A store in one file; durable data survives a power cut. See `ramet.store.contract` for its methods."""
+class SqliteStore(StoreOperations, SoleKernel):
+    """A store in one file; durable data survives a power cut. See `ramet.store.contract`."""
 
     name = "sqlite"
     durable_across_processes = True
@@ -116,14 +115,6 @@ class SqliteStore(SoleKernel):
         self._check()
         return self._losses.add(listener)
 
-    async def read(
-        self, after: int = 0, *, tree: str | None = None, run: str | None = None, limit: int = 1_000
-    ) -> list[StoredEvent]:
-        for field, name in (("tree", tree), ("run", run)):
-            if name is not None:
-                checked_name(field, name)
-        return await self._read(SqliteReader.events, min(after, MOST_NUMBER), tree, run, limit)
-
     async def head(self) -> int:
         if self.read_only:
             return await self._read(SqliteReader.head)
@@ -144,16 +135,10 @@ class SqliteStore(SoleKernel):
             return False
         return True
 
-    async def forget(self, tree: str) -> int:
-        """Remove every event of a tree permanently (its bytes are overwritten); return their number."""
-        checked_name("tree", tree)
-        removed_count: int = await self._writes().change(lambda journal: journal.forget(tree))
-        return removed_count
-
     async def rewrite(self, cursor: int, data: bytes) -> None:
         """Replace the data of an event permanently: the old bytes are overwritten. For maintenance only."""
         checked_data("data", data)
-        await self._writes().change(lambda journal: journal.rewrite(cursor, data), len(data))
+        await self._change(lambda journal: journal.rewrite(cursor, data), len(data))
 
     async def shrink(self) -> Space:
         """Release free pages to the file system, a few at a time, between other writes; return the remaining space.
@@ -161,79 +146,13 @@ class SqliteStore(SoleKernel):
         The file shrinks once its log is moved, when the writer is idle. A journal of an older ramet does not shrink by
         this: use `ramet.store.sqlite.compaction`.
         """
-        space: Space = await self._writes().change(lambda journal: journal.space())
+        space = await self._change(lambda journal: journal.space())
         while space.can_release and space.surplus:
             previous = space
-            space = await self._writes().change(lambda journal: journal.release_pages(_GIVEN), _GIVEN * space.page_size)
+            space = await self._change(lambda journal: journal.release_pages(_GIVEN), _GIVEN * space.page_size)
             if space.free >= previous.free:  # Other writers free pages as fast, or none can be released.
                 break
         return space
-
-    # ---- documents
-
-    async def get(self, kind: str, key: str) -> Document | None:
-        return await self._read(SqliteReader.document, checked_name("kind", kind), checked_name("key", key))
-
-    async def list(self, kind: str, *, prefix: str = "") -> list[Document]:
-        return await self._read(SqliteReader.documents, checked_name("kind", kind), checked_name("prefix", prefix))
-
-    async def put(
-        self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
-    ) -> Document:
-        checked_name("kind", kind), checked_name("key", key), checked_data("data", data)
-        version = None if expected is None else checked_number("expected", expected)
-        if tree is not None:
-            self._owned_trees.add(tree)
-        document: Document = await self._writes().change(lambda journal: journal.put(kind, key, data, version))
-        return document
-
-    async def delete(self, kind: str, key: str, *, expected: int | None = None) -> bool:
-        checked_name("kind", kind), checked_name("key", key)
-        version = None if expected is None else checked_number("expected", expected)
-        is_removed: bool = await self._writes().change(lambda journal: journal.delete(kind, key, version))
-        return is_removed
-
-    # ---- blobs
-
-    async def put_blob(self, data: bytes) -> str:
-        checked_data("data", data)
-        name: str = await self._writes().change(lambda journal: journal.put_blob(data))
-        return name
-
-    async def get_blob(self, name: str) -> bytes | None:
-        return await self._read(SqliteReader.blob, _digest(name))
-
-    async def get_blobs(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        return await self._read(SqliteReader.blobs_named, [_digest(name) for name in names])
-
-    def get_blobs_now(self, names: Sequence[str]) -> Mapping[str, bytes]:
-        """Return the bytes of these names, in the calling thread: some microseconds for each cached by the system."""
-        self._check()
-        files = self._files
-        if files is None:
-            raise StoreFailed(self.path, "it is closed")
-        try:
-            return files.read_in_caller(lambda reader: reader.blobs_named([_digest(name) for name in names]))
-        except sqlite3.Error as error:
-            raise StoreFailed(self.path, database.plain(error)) from None
-
-    async def list_blobs(self) -> Sequence[str]:
-        return await self._read(SqliteReader.blobs)
-
-    async def delete_blob(self, name: str) -> bool:
-        digest = _digest(name)
-        is_removed: bool = await self._writes().change(lambda journal: journal.delete_blob(digest))
-        return is_removed
-
-    # ---- both
-
-    async def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
-        checked_together(blobs, documents)
-        size = sum(map(len, blobs)) + sum(len(document.data) for document in documents)
-        stored_documents: Sequence[Document] = await self._writes().change(
-            lambda journal: journal.put_together(blobs, documents), size
-        )
-        return stored_documents
 
     # ---- inside
 
@@ -248,16 +167,36 @@ class SqliteStore(SoleKernel):
             raise StoreFailed(self.path, "it was opened for reading only")
         return self._commits
 
-    async def _read(self, read: Callable[Concatenate[SqliteReader, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _read(self, query: Callable[[SqliteReader], T]) -> T:
         """Read in the reader's thread. A cancelled wait lets the read finish there: it is short."""
         self._check()
         pool, files = self._pool, self._files
         if pool is None or files is None:
             raise StoreFailed(self.path, "it is closed")
         try:
-            return await asyncio.wrap_future(pool.submit(read, files.reader, *args, **kwargs))
+            return await asyncio.wrap_future(pool.submit(query, files.reader))
         except sqlite3.Error as error:
             raise StoreFailed(self.path, database.plain(error)) from None
+
+    def _read_now(self, query: Callable[[SqliteReader], T]) -> T:
+        """Read in the calling thread: some microseconds for each blob that the system has cached."""
+        self._check()
+        files = self._files
+        if files is None:
+            raise StoreFailed(self.path, "it is closed")
+        try:
+            return files.read_in_caller(query)
+        except sqlite3.Error as error:
+            raise StoreFailed(self.path, database.plain(error)) from None
+
+    async def _change(
+        self, change: Callable[[Journal], T], size: int = 0, *, tree: str | None = None, closes_batch: bool = False
+    ) -> T:
+        """Change the tables in the writer's thread, in order with the appends."""
+        commits = self._writes()
+        if tree is not None:
+            self._owned_trees.add(tree)
+        return await commits.change(change, size)
 
     async def _close(self) -> None:
         async with self._gate:
@@ -285,8 +224,3 @@ class SqliteStore(SoleKernel):
 def _give_up(future: Future[Any]) -> None:
     if not future.cancelled() and future.exception() is None:
         future.result().release()
-
-
-def _digest(name: str) -> bytes:
-    """Return the key of a blob; an invalid name gives a key that no blob has."""
-    return bytes.fromhex(name) if re.fullmatch("[0-9a-f]{64}", name) else b""

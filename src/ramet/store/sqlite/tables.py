@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from ramet.core.errors import Conflict
 from ramet.store.contract import Document, DocumentWrite, Entry
+from ramet.store.operations import QueuedChange
 from ramet.store.sqlite import schema
 from ramet.store.sqlite.high_water import Mark, MarkFile
 from ramet.store.sqlite.ownership import Epoch, FileWatch, another_writes
@@ -52,8 +53,8 @@ class Journal:
         self._cursor = max(self.head, self._one("last_forgotten"))
         self._changes: int = self._one("changes")
 
-    def commit(self, batch: Sequence[Entry | Job]) -> None:
-        """Perform a batch, in order, and write it to disk. A Conflict raised by a job is the job's answer.
+    def commit(self, batch: Sequence[Entry | QueuedChange]) -> None:
+        """Perform a batch, in order, and write it to disk. A change that raises Conflict has it as its outcome.
 
         Raises OwnershipLost if another kernel writes to the file, or if the file was replaced.
         """
@@ -65,6 +66,7 @@ class Journal:
 
     @property
     def position(self) -> Mark:
+        """Return the committed position."""
         return Mark(self._cursor, self._changes)
 
     def accept_loss(self, mark: Mark) -> None:
@@ -72,7 +74,7 @@ class Journal:
         self._cursor, self._changes = self.position.maximum(mark)
         self._execute("mark_forgotten", self._cursor)
 
-    def _commit(self, batch: Sequence[Entry | Job]) -> None:
+    def _commit(self, batch: Sequence[Entry | QueuedChange]) -> None:
         is_simple = len(batch) <= _CHUNK and all(type(each) is Entry and self._knows(each) for each in batch)
         if is_simple and self._epoch.is_taken:
             self._add_at_once(batch)  # type: ignore[arg-type]  # they are entries
@@ -83,17 +85,17 @@ class Journal:
             changes_before = self._connection.total_changes
             entries = list[Entry]()
             for each in batch:
-                if isinstance(each, Job):
+                if isinstance(each, QueuedChange):
                     self._add(entries)
                     entries.clear()
-                    each.do(self)
+                    each.apply(self)
                 else:
                     self._learn(each)
                     entries.append(each)
             self._add(entries)
             if self._connection.total_changes != changes_before:
                 self._epoch.take()
-                if any(isinstance(each, Job) for each in batch):  # Events are counted by their cursors.
+                if any(isinstance(each, QueuedChange) for each in batch):  # Events are counted by their cursors.
                     self._changes += 1
                     self._execute("put_changes", self._changes)
             self._connection.execute("COMMIT")
@@ -106,7 +108,7 @@ class Journal:
         """Close the connection; the last one to close moves the whole write-ahead log into the file."""
         self._connection.close()
 
-    # ---- what jobs do
+    # ---- queued changes; see `ramet.store.operations`
 
     def forget(self, tree: str) -> int:
         """Remove the events of a tree, and its name; return the number of events."""
@@ -123,18 +125,17 @@ class Journal:
         return removed_count
 
     def rewrite(self, cursor: int, data: bytes) -> None:
+        """Replace the data of an event."""
         if (numbers := self._execute("numbers_of_event", cursor).fetchone()) is not None:
             run, seq, kind = numbers
             self._execute("rewrite_event", data, checksum_of(cursor, run, seq, kind, data), cursor)
 
     def put(self, kind: str, key: str, data: bytes, expected: int | None) -> Document:
-        """Write a document. Raises Conflict before any change."""
         version = self._version(kind, key, expected) + 1
         self._execute("put_document", {"kind": kind, "key": key, "version": version, "data": data})
         return Document(kind, key, version, data)
 
     def delete(self, kind: str, key: str, expected: int | None) -> bool:
-        """Delete a document; return whether it existed. Raises Conflict before any change."""
         self._version(kind, key, expected)
         return self._execute("delete_document", kind, key).rowcount > 0
 
@@ -143,11 +144,10 @@ class Journal:
         self._execute("put_blob", digest.digest(), data)
         return digest.hexdigest()
 
-    def delete_blob(self, name: bytes) -> bool:
-        return self._execute("delete_blob", name).rowcount > 0
+    def delete_blob(self, name: str) -> bool:
+        return self._execute("delete_blob", schema.digest_of(name)).rowcount > 0
 
     def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
-        """Store blobs and write documents. Raises Conflict before any change."""
         versions = [
             self._version(kind, key, expected, expected_data) for kind, key, _, expected, expected_data in documents
         ]
@@ -252,19 +252,3 @@ class Journal:
     def _execute(self, query: str, *values: Any) -> sqlite3.Cursor:
         parameters = values[0] if len(values) == 1 and isinstance(values[0], dict) else values
         return self._connection.execute(self._queries[query], parameters)
-
-
-class Job:
-    """A change with a waiting caller; its answer, or its Conflict, is set once its batch is on disk."""
-
-    def __init__(self, change: Callable[[Journal], Any], size: int = 0) -> None:
-        self._change, self.size = change, size
-        self.answer: Any = None
-        self.refusal: Conflict | None = None
-
-    def do(self, journal: Journal) -> None:
-        """Change the tables. A Conflict changes nothing, and does not end the batch."""
-        try:
-            self.answer = self._change(journal)
-        except Conflict as refusal:
-            self.refusal = refusal

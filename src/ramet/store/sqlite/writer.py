@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from ramet.store.contract import Entry
+from ramet.store.operations import QueuedChange
 from ramet.store.sqlite.checkpoint import Checkpoints
-from ramet.store.sqlite.tables import Job, Journal
+from ramet.store.sqlite.tables import Journal
 
 _MOST = 10_000  #: maximum entries of one transaction
 
@@ -17,32 +18,31 @@ class SqliteWriter:
     """A writer with adaptive group commit. `add`, `hurry` and `close` belong to the event loop, and never wait.
 
     `on_written` is called in the thread after each batch, with the number of entries written so far, the newest cursor,
-    and the finished jobs. `on_ended` is called once, with the exception that ended the writer, or None after `close`.
+    and the changes made. `on_ended` is called once, with the exception that ended the writer, or None after `close`.
     """
 
     def __init__(
         self,
         journal: Journal,
         checkpoints: Checkpoints,
-        on_written: Callable[[int, int, Sequence[Job]], None],
+        on_written: Callable[[int, int, Sequence[QueuedChange]], None],
         on_ended: Callable[[Exception | None], None],
     ) -> None:
         self._journal, self._checkpoints = journal, checkpoints
         self._on_written, self._on_ended = on_written, on_ended
-        self._queue: deque[Entry | Job] = deque()
+        self._queue: deque[Entry | QueuedChange] = deque()
         self._wakeup = _Event()
         self._is_closing = False
-        self._added_count = self._wanted_count = (
-            0  # total number of entries and jobs added; number up to which a caller waits
-        )
-        self._taken_count = 0  # number of them that the thread has taken
+        self._added_count = 0  #: total number of entries and changes
+        self._wanted_count = 0  #: number of them up to which a caller waits
+        self._taken_count = 0  #: number of them that the thread has taken
         # A daemon: a program that forgets to close its store must be able to end. It loses entries that no caller
         # waited for.
         self._thread = threading.Thread(target=self._run, name="ramet-store-writer", daemon=True)
         self._thread.start()
 
-    def add(self, each: Entry | Job) -> None:
-        """Queue an entry or job; it is written when a caller waits. Rings no bell: waking a thread costs time."""
+    def add(self, each: Entry | QueuedChange) -> None:
+        """Queue an entry or a change; it is written when a caller waits. Rings no bell: waking a thread costs time."""
         self._added_count += 1
         self._queue.append(each)
 
@@ -71,12 +71,12 @@ class SqliteWriter:
                 batch = [self._queue.popleft() for _ in range(min(len(self._queue), _MOST))]
                 self._taken_count += len(batch)
                 self._journal.commit(batch)
-                jobs = [each for each in batch if isinstance(each, Job)]
-                count += len(batch) - len(jobs)
-                self._on_written(count, self._journal.head, jobs)
+                changes = [each for each in batch if isinstance(each, QueuedChange)]
+                count += len(batch) - len(changes)
+                self._on_written(count, self._journal.head, changes)
                 self._journal.trim()
                 self._checkpoints.after(
-                    sum(each.size if isinstance(each, Job) else len(each.data) + 64 for each in batch)
+                    sum(each.size if isinstance(each, QueuedChange) else len(each.data) + 64 for each in batch)
                 )
         except Exception as error:
             problem = error

@@ -298,7 +298,7 @@ def test_a_changed_blob_raises_damaged(bytes_: bytes) -> None:
     root = state.commit_sync().root
     store = state._line.blob_cache.store
     assert isinstance(store, MemoryStore)
-    store._blobs[root] = bytes_
+    store._tables.all_blobs[root] = bytes_
     state._line.blob_cache = state._line.copy.blob_cache = BlobCache(store)
 
     with pytest.raises(Damaged, match=root):
