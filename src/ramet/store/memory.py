@@ -9,10 +9,10 @@ from itertools import islice
 from operator import attrgetter
 from typing import Self, TypeVar
 
-from ramet.core.errors import Conflict, InvalidValue, StoreFailed
+from ramet.core.errors import InvalidValue, StoreFailed
 from ramet.store.contract import Document, DocumentWrite, Entry, StoredEvent
 from ramet.store.notifications import Notifier
-from ramet.store.operations import StoreOperations
+from ramet.store.operations import StoreOperations, check_version
 from ramet.store.single_kernel import SoleKernel
 from ramet.store.validation import EntryValidator
 
@@ -147,7 +147,7 @@ class MemoryTables:
         return document
 
     def delete(self, kind: str, key: str, expected: int | None) -> bool:
-        self._version(kind, key, expected)
+        self._version(DocumentWrite(kind, key, b"", expected))
         return self.all_documents.pop((kind, key), None) is not None
 
     def blob(self, name: str) -> bytes | None:
@@ -168,21 +168,16 @@ class MemoryTables:
         return self.all_blobs.pop(name, None) is not None
 
     def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
-        versions = [self._version(kind, key, expected, over) for kind, key, _, expected, over in documents]
+        stored_documents = [
+            Document(write.kind, write.key, self._version(write) + 1, write.data) for write in documents
+        ]
         for data in blobs:
             self.put_blob(data)
-        stored_documents = [
-            Document(write.kind, write.key, version + 1, write.data)
-            for write, version in zip(documents, versions, strict=True)
-        ]
         self.all_documents |= {(document.kind, document.key): document for document in stored_documents}
         return stored_documents
 
-    def _version(self, kind: str, key: str, expected: int | None, expected_data: bytes | None = None) -> int:
-        document = self.all_documents.get((kind, key))
-        current = document.version if document else 0
-        if expected is not None and current != expected:
-            raise Conflict(kind, key, expected=expected, found=current)
-        if expected_data is not None and (document is None or document.data != expected_data):
-            raise Conflict(kind, key, expected=current, found=current)
-        return current
+    def _version(self, write: DocumentWrite) -> int:
+        document = self.document(write.kind, write.key)
+        version, data = (document.version, document.data) if document else (0, None)
+        check_version(write, version, data)
+        return version

@@ -40,6 +40,13 @@ class Tables(Protocol):
     def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]: ...
 
 
+def check_version(write: DocumentWrite, version: int, data: bytes | None) -> None:
+    """Check that a document has the version and the data that a write expects. Raises Conflict."""
+    if write.expected not in (None, version) or write.over not in (None, data):
+        expected = version if write.expected is None else write.expected
+        raise Conflict(write.kind, write.key, expected=expected, found=version)
+
+
 class QueuedChange:
     """A change in the queue of a writer; its outcome is known once its batch is durable."""
 

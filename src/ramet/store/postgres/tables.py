@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from ramet.core.errors import Conflict
 from ramet.store.contract import Document, DocumentWrite
+from ramet.store.operations import check_version
 from ramet.store.postgres.dsn import Connection, Place
 from ramet.store.postgres.ownership import TreeOwnership
 from ramet.store.postgres.types import Blobs, Texts
@@ -31,8 +32,8 @@ class PostgresTables:
         return Document(kind, key, row[0], data)
 
     def delete(self, kind: str, key: str, expected: int | None) -> bool:
-        if expected is not None and (current := self._version(kind, key)) != expected:
-            raise Conflict(kind, key, expected=expected, found=current)
+        if expected is not None:
+            check_version(DocumentWrite(kind, key, b"", expected), self._version(kind, key), None)
         return self.connection.execute(self._queries["delete"], {"kind": kind, "key": key}).fetchone() is not None
 
     def put_blob(self, data: bytes, name: str = "") -> str:
@@ -48,14 +49,11 @@ class PostgresTables:
         self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite], names: Sequence[str] = ()
     ) -> Sequence[Document]:
         """Store blobs and write documents; `names` are the hashes of the blobs, as in `put_blob`."""
-        for kind, key, _, expected, expected_data in documents:
-            if expected is None and expected_data is None:
-                continue
-            values = {"kind": kind, "key": key}
-            row = self.connection.execute(self._queries["get"], values, binary=True).fetchone()
-            current = row[2] if row else 0
-            if current != (current if expected is None else expected) or expected_data not in (None, row and row[3]):
-                raise Conflict(kind, key, expected=current if expected is None else expected, found=current)
+        for write in documents:
+            if write.expected is not None or write.over is not None:
+                values = {"kind": write.kind, "key": write.key}
+                row = self.connection.execute(self._queries["get"], values, binary=True).fetchone()
+                check_version(write, *(row[2:4] if row else (0, None)))
         if blobs:
             names = names or [hashlib.sha256(data).hexdigest() for data in blobs]
             self.connection.execute(self._queries["put_blobs"], {"names": Texts(names), "data": Blobs(blobs)})

@@ -51,7 +51,8 @@ class Worker:
 
     def _run(self) -> None:
         while (work := self._work.get()) is not None:
-            (do, then), result, error = work, None, None
+            do, then = work
+            result, error = None, None
             try:
                 result = do()
             except BaseException as problem:

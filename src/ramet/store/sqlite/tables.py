@@ -7,9 +7,8 @@ import sqlite3
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ramet.core.errors import Conflict
 from ramet.store.contract import Document, DocumentWrite, Entry
-from ramet.store.operations import QueuedChange
+from ramet.store.operations import QueuedChange, check_version
 from ramet.store.sqlite import schema
 from ramet.store.sqlite.high_water import Mark, MarkFile
 from ramet.store.sqlite.ownership import Epoch, FileWatch, another_writes
@@ -131,12 +130,11 @@ class Journal:
             self._execute("rewrite_event", data, checksum_of(cursor, run, seq, kind, data), cursor)
 
     def put(self, kind: str, key: str, data: bytes, expected: int | None) -> Document:
-        version = self._version(kind, key, expected) + 1
-        self._execute("put_document", {"kind": kind, "key": key, "version": version, "data": data})
-        return Document(kind, key, version, data)
+        [document] = self.put_together((), [DocumentWrite(kind, key, data, expected)])
+        return document
 
     def delete(self, kind: str, key: str, expected: int | None) -> bool:
-        self._version(kind, key, expected)
+        self._version(DocumentWrite(kind, key, b"", expected))
         return self._execute("delete_document", kind, key).rowcount > 0
 
     def put_blob(self, data: bytes) -> str:
@@ -148,18 +146,14 @@ class Journal:
         return self._execute("delete_blob", schema.digest_of(name)).rowcount > 0
 
     def put_together(self, blobs: Sequence[bytes], documents: Sequence[DocumentWrite]) -> Sequence[Document]:
-        versions = [
-            self._version(kind, key, expected, expected_data) for kind, key, _, expected, expected_data in documents
+        stored_documents = [
+            Document(write.kind, write.key, self._version(write) + 1, write.data) for write in documents
         ]
         for start in range(0, len(blobs), _CHUNK):
             chunk = blobs[start : start + _CHUNK]
             rows = ", ".join(["(?, ?)"] * len(chunk))
             values = [each for data in chunk for each in (hashlib.sha256(data).digest(), data)]
             self._connection.execute(f"{self._queries['put_blobs']} {rows}", values)
-        stored_documents = [
-            Document(write.kind, write.key, version + 1, write.data)
-            for write, version in zip(documents, versions, strict=True)
-        ]
         for document in stored_documents:
             self._execute("put_document", document._asdict())
         return stored_documents
@@ -236,14 +230,11 @@ class Journal:
         row_id = self._one(f"find_{table}", *names)
         return row_id if row_id is not None else int(self._execute(f"add_{table}", *names).lastrowid or 0)
 
-    def _version(self, kind: str, key: str, expected: int | None, expected_data: bytes | None = None) -> int:
-        document = self._execute("version" if expected_data is None else "document", kind, key).fetchone()
-        current = int(document[0]) if document else 0
-        if expected is not None and current != expected:
-            raise Conflict(kind, key, expected=expected, found=current)
-        if expected_data is not None and document != (current, expected_data):
-            raise Conflict(kind, key, expected=current, found=current)
-        return current
+    def _version(self, write: DocumentWrite) -> int:
+        row = self._execute("version" if write.over is None else "document", write.kind, write.key).fetchone()
+        version = int(row[0]) if row else 0
+        check_version(write, version, row[1] if row and write.over is not None else None)
+        return version
 
     def _one(self, query: str, *values: object) -> Any:
         row = self._execute(query, *values).fetchone()
