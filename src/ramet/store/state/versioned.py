@@ -17,7 +17,7 @@ from ramet.store.state.blob_cache import BlobCache
 from ramet.store.state.branch import KIND, Branch
 from ramet.store.state.commits import Change, Commit
 from ramet.store.state.merging import Resolve
-from ramet.store.state.sync import done, run_nowait
+from ramet.store.state.sync import run_nowait, without_loop
 from ramet.store.state.validation import (
     checked_directory,
     checked_key,
@@ -299,41 +299,15 @@ class Versioned:
 
     # ---- without an event loop
 
-    def commit_sync(self, message: str = "", **settings: Any) -> Commit:
-        """Run `commit`, for programs without an event loop."""
-        return done(self.commit(message, **settings), self._loop, "commit")
-
-    def checkout_sync(self, commit: Commit | str | None = None) -> Commit | None:
-        """Run `checkout`, for programs without an event loop."""
-        return done(self.checkout(commit), self._loop, "checkout")
-
-    def history_sync(self, limit: int = 100) -> Sequence[Commit]:
-        """Run `history`, for programs without an event loop."""
-        return done(self.history(limit), self._loop, "history")
-
-    def diff_sync(self, before: Commit | str | None, after: Commit | str | None = None) -> Sequence[Change]:
-        """Run `diff`, for programs without an event loop."""
-        return done(self.diff(before, after), self._loop, "diff")
-
-    def revert_sync(self, commit: Commit | str, **settings: Any) -> Commit:
-        """Run `revert`, for programs without an event loop."""
-        return done(self.revert(commit, **settings), self._loop, "revert")
-
-    def fork_sync(self, branch: str, **settings: Any) -> Versioned:
-        """Run `fork`, for programs without an event loop."""
-        return done(self.fork(branch, **settings), self._loop, "fork")
-
-    def merge_sync(self, other: Versioned | Commit | str, **settings: Any) -> Commit:
-        """Run `merge`, for programs without an event loop."""
-        return done(self.merge(other, **settings), self._loop, "merge")
-
-    def branches_sync(self) -> dict[str, str]:
-        """Run `branches`, for programs without an event loop."""
-        return done(self.branches(), self._loop, "branches")
-
-    def delete_sync(self) -> None:
-        """Run `delete`, for programs without an event loop."""
-        done(self.delete(), self._loop, "delete")
+    commit_sync = without_loop(commit)
+    checkout_sync = without_loop(checkout)
+    history_sync = without_loop(history)
+    diff_sync = without_loop(diff)
+    revert_sync = without_loop(revert)
+    fork_sync = without_loop(fork)
+    merge_sync = without_loop(merge)
+    branches_sync = without_loop(branches)
+    delete_sync = without_loop(delete)
 
 
 def _new_versioned(working_branch: Branch, loop: asyncio.AbstractEventLoop | None) -> Versioned:
