@@ -110,6 +110,7 @@ class TreeOwnership:
 
     def take_over(self, connection: Connection, kernel: str, trees: Sequence[str], write: Callable[[], T]) -> T | None:
         """Claim trees and call `write`, if `kernel` is dead and no live one owns a tree. Otherwise change nothing."""
+        result: T | None = None
         with connection.transaction():
             values = {"kernel": kernel, "grace_s": GRACE_S}
             if kernel != self._kernel and connection.execute(self._queries["lives"], values).fetchone():
@@ -119,8 +120,8 @@ class TreeOwnership:
             if not claimed_epochs.keys() >= set(trees):
                 raise psycopg.Rollback
             self._add_claimed(claimed_epochs)
-            return written
-        return None
+            result = written
+        return result
 
     def release(self, connection: Connection, tree: str) -> None:
         """Release a tree."""
