@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pathlib
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from ramet.agent.definition import Agent
-from ramet.core.errors import InvalidValue, RametError
+from ramet.core.errors import InvalidValue
 from ramet.core.events import Event
 from ramet.core.outcome import Result, T, Usage
+from ramet.host.loop_thread import refuse_in_loop
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session, sandboxed_children
 from ramet.tools.run_info import StopReceipt
@@ -57,7 +57,7 @@ class SyncSession(Generic[T]):
         return self
 
     def _open(self, begin: Callable[[AgentRuntime], Coroutine[Any, Any, Session[T]]], options: dict[str, Any]) -> None:
-        _refuse_in_loop()
+        refuse_in_loop("a SyncSession", "use Session")
         runtime: AgentRuntime | None = options.pop("runtime", None)
         self._own_runtime = runtime is None
         self.runtime = runtime or _runtime(options)
@@ -173,7 +173,7 @@ class SyncSession(Generic[T]):
 
     def _call(self, work: Coroutine[Any, Any, R]) -> R:
         try:
-            _refuse_in_loop()
+            refuse_in_loop("a SyncSession", "use Session")
         except BaseException:
             work.close()
             raise
@@ -192,11 +192,3 @@ def _runtime(options: dict[str, Any]) -> AgentRuntime:
     if backend is not None and options.get("policy") is None:
         options["policy"] = sandboxed_children(folder)
     return AgentRuntime(folder, backend=backend)
-
-
-def _refuse_in_loop() -> None:
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    raise RametError("a SyncSession would block the event loop that runs here; use Session")

@@ -31,7 +31,7 @@ from ramet.services.client.client import Client
 from ramet.services.client.operator import OperatorClient, RunEvent
 from ramet.services.client.requests import RequestSpec
 from ramet.services.client.retry import Lost
-from ramet.services.client.sync_operator import SyncKernel
+from ramet.services.client.sync import SyncKernel
 from ramet.services.client.transport import Transport
 from ramet.services.http.routes import runs, safety, schedules, states
 from ramet.services.operator.contract import PlainAgent
