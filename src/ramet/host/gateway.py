@@ -115,11 +115,11 @@ class _Port:
 
         Raises BudgetExceeded before a request that does not fit, ModelFailed after the last attempt.
         """
-        await asyncio.sleep(0)  # A model that answers at once must not keep other runs, or a stop, from their turn.
         call = _Call(self, context, request, self._bind_tools(request))
         async with aclosing(self._gate.call(call.attempt, before_wait=call.note_retry)) as pieces:
             async for piece in pieces:
                 yield piece
+        await asyncio.sleep(0)  # A model that answers at once must not keep other runs, or a stop, from their turn.
 
     def _bind_tools(self, request: ModelRequest) -> _BoundTools:
         key = tuple(map(id, request.tools))  # `_BoundTools` keeps the tools, so that no id is reused
