@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Collection, Mapping
-from contextlib import aclosing
 from functools import cached_property
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
@@ -106,7 +105,7 @@ class _Port:
         self.name = model_name(model)
         self.provider = Provider(self.name, requests, lambda: output_limit(self._model), prices)
         self._gate = gates.get(self.name)
-        self.clock = clock
+        self._clock = clock
         self.window: int | None = (self._model.profile or {}).get("max_input_tokens")
         self._bound_tools: dict[tuple[int, ...], _BoundTools] = {}
 
@@ -115,11 +114,31 @@ class _Port:
 
         Raises BudgetExceeded before a request that does not fit, ModelFailed after the last attempt.
         """
-        call = _Call(self, context, request, self._bind_tools(request))
-        async with aclosing(self._gate.call(call.attempt, before_wait=call.note_retry)) as pieces:
-            async for piece in pieces:
-                yield piece
-        await asyncio.sleep(0)  # A model that answers at once must not keep other runs, or a stop, from their turn.
+        bound_tools = self._bind_tools(request)
+        call = _Call(self, context, request, bound_tools)
+        if not bound_tools.bound.streams:
+            yield await self._gate.call(call.attempt_whole, before_wait=call.note_retry)
+            return
+        pieces: asyncio.Queue[AIMessageChunk | None] = asyncio.Queue()
+        call.pieces = pieces
+
+        async def run() -> AIMessage:
+            try:
+                return await self._gate.call(call.attempt_stream, before_wait=call.note_retry)
+            finally:
+                pieces.put_nowait(None)
+
+        task = asyncio.create_task(run(), name=f"{context.run.path}: model")
+        try:
+            while (chunk := await pieces.get()) is not None:
+                yield chunk
+            yield await task
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+            if not task.cancelled():
+                task.exception()  # Mark the exception as retrieved, even if the reader has left.
 
     def _bind_tools(self, request: ModelRequest) -> _BoundTools:
         key = tuple(map(id, request.tools))  # `_BoundTools` keeps the tools, so that no id is reused
@@ -135,52 +154,62 @@ class _Port:
 class _Call:
     """A request of one run, over all its attempts."""
 
-    __slots__ = ("_account", "_bound_tools", "_context", "_port", "_request", "_usage")
+    __slots__ = ("_account", "_bound_tools", "_context", "_port", "_request", "_usage", "pieces")
 
     def __init__(self, port: _Port, context: ToolUseContext, request: ModelRequest, bound_tools: _BoundTools) -> None:
         self._port, self._context, self._request, self._bound_tools = port, context, request, bound_tools
         self._account = Account(port.provider, context, request, lambda: bound_tools.schema_bytes)
         self._usage = True  #: False once an attempt was refused because it asked for the usage of its stream
+        self.pieces: asyncio.Queue[AIMessageChunk | None] | None = None
 
-    async def attempt(self, attempt: int) -> AsyncGenerator[AIMessageChunk | AIMessage]:
-        """Make one attempt: yield its chunks, which are provisional, then the whole message.
+    async def attempt_whole(self, attempt: int) -> AIMessage:
+        """Make one attempt that receives the reply in one piece."""
+        hold, max_tokens = await self._reserve(attempt)
+        try:
+            reply = await complete(
+                self._bound_tools.bound, self._request.messages, max_tokens=max_tokens, clock=self._port._clock
+            )
+        except BaseException as error:
+            self._account.settle_failed(hold, error)
+            raise
+        self._account.settle(hold, reply)
+        return reply
 
-        An endpoint that refuses to report the usage of its stream is asked again at once without it. That second
-        request is reserved and settled like any other.
+    async def attempt_stream(self, attempt: int) -> AIMessage:
+        """Make one attempt that passes on chunks as they arrive; they are provisional until the message is complete.
+
+        An endpoint that refuses to report usage is asked again at once without usage. That second request is reserved
+        and settled like any other.
         """
         try:
-            async with aclosing(self._attempt_once(attempt)) as pieces:
-                async for piece in pieces:
-                    yield piece
-            return
+            return await self._attempt_stream_once(attempt)
         except UsageRefused as error:
             self.note_retry(Retry(attempt, 0.0, error))
         self._usage = False
-        async with aclosing(self._attempt_once(attempt)) as pieces:
-            async for piece in pieces:
-                yield piece
+        return await self._attempt_stream_once(attempt)
 
-    async def _attempt_once(self, attempt: int) -> AsyncGenerator[AIMessageChunk | AIMessage]:
+    async def _attempt_stream_once(self, attempt: int) -> AIMessage:
         hold, max_tokens = await self._reserve(attempt)
         chunks: list[AIMessageChunk] = []
-        bound, messages, clock = self._bound_tools.bound, self._request.messages, self._port.clock
+        assert self.pieces is not None
         try:
-            if bound.streams:
-                stream = stream_reply(bound, messages, max_tokens=max_tokens, clock=clock, usage=self._usage)
-                async with aclosing(stream) as pieces:
-                    async for chunk in pieces:
-                        chunks.append(chunk)
-                        yield chunk
-                reply = merge(chunks, self._port.name)
-            else:
-                reply = await complete(bound, messages, max_tokens=max_tokens, clock=clock)
+            async for chunk in stream_reply(
+                self._bound_tools.bound,
+                self._request.messages,
+                max_tokens=max_tokens,
+                clock=self._port._clock,
+                usage=self._usage,
+            ):
+                chunks.append(chunk)
+                self.pieces.put_nowait(chunk)
+            reply = merge(chunks, self._port.name)
         except BaseException as error:
             if chunks:
                 self._context.emit(MessageDiscarded, step_id=self._request.step, reason=str(error)[:500])
             self._account.settle_failed(hold, error, has_output=bool(chunks))
             raise
         self._account.settle(hold, reply)
-        yield reply
+        return reply
 
     def note_retry(self, retry: Retry) -> None:
         """Record a wait before it begins."""

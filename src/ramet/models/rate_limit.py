@@ -2,15 +2,14 @@
 
 A failed call is retried by fixed rules: only if ModelFailed says that a retry may help, after a growing, partly random
 wait, and never earlier than the provider asked. While one caller waits out a 429, the others wait at the limiter
-instead of getting the same answer. No caller holds a reservation while it waits: an attempt is a generator of the
-caller that reserves, asks and settles, and is made once for each request that may be sent.
+instead of getting the same answer. No caller holds a reservation while it waits: an attempt is a function of the caller
+that reserves, asks and settles, and is called once for each request that may be sent.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from math import isfinite
 from typing import Final, NamedTuple, TypeVar
@@ -88,20 +87,17 @@ class RateLimiter:
         return max(0.0, self._closed_until - self._clock.monotonic())
 
     async def call(
-        self, attempt: Callable[[int], AsyncGenerator[T]], *, before_wait: Callable[[Retry], None] | None = None
-    ) -> AsyncGenerator[T]:
-        """Yield what `attempt(number)` yields; attempts that fail are retried by the policy.
+        self, attempt: Callable[[int], Awaitable[T]], *, before_wait: Callable[[Retry], None] | None = None
+    ) -> T:
+        """Return the result of `attempt(number)`, retried by the policy; raise the last ModelFailed if it gives up.
 
-        Raises the last ModelFailed if it gives up. Cancelling ends a wait at once. Any other exception passes through.
+        Cancelling ends a wait at once. Any other exception passes through.
         """
         number = 1
         while True:
             await self._wait_until_open(spread=number == 1)
             try:
-                async with aclosing(attempt(number)) as pieces:
-                    async for piece in pieces:
-                        yield piece
-                return
+                return await attempt(number)
             except ModelFailed as failure:
                 wait_s = self.policy.wait_s(number, failure, self._chance())
                 self._close_after(failure, wait_s)

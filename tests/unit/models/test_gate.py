@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from typing import TypeVar
+from collections.abc import Callable
 
 import pytest
 
@@ -12,7 +11,6 @@ from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import BudgetExceeded, InvalidValue, ModelFailed
 from ramet.models.rate_limit import RateLimiter, RateLimiters, Retry, RetryPolicy
 
-T = TypeVar("T")
 EXACT = RetryPolicy(attempts=4, base_s=1.0, max_s=30.0, jitter=0.0)
 
 
@@ -28,21 +26,13 @@ class Provider:
         self.asked_at: list[float] = []
         self.numbers: list[int] = []
 
-    async def __call__(self, number: int) -> AsyncGenerator[str]:
+    async def __call__(self, number: int) -> str:
         self.asked_at.append(self.clock.monotonic())
         self.numbers.append(number)
         await asyncio.sleep(0)
         if self.failures:
             raise self.failures.pop(0)
-        yield "answer"
-
-
-async def ask(
-    gate: RateLimiter, attempt: Callable[[int], AsyncGenerator[T]], before_wait: Callable[[Retry], None] | None = None
-) -> T:
-    """Return the only item that a call yields."""
-    (answer,) = [each async for each in gate.call(attempt, before_wait=before_wait)]
-    return answer
+        return "answer"
 
 
 def a_gate(clock: FakeClock, policy: RetryPolicy = EXACT, chance: float = 0.0) -> RateLimiter:
@@ -60,7 +50,7 @@ async def test_a_call_that_succeeds_is_made_once() -> None:
     clock = FakeClock()
     provider = Provider(clock)
 
-    assert await ask(a_gate(clock), provider) == "answer"
+    assert await a_gate(clock).call(provider) == "answer"
     assert provider.numbers == [1]
 
 
@@ -69,7 +59,7 @@ async def test_waits_double_and_each_attempt_is_numbered() -> None:
     clock = FakeClock()
     provider = Provider(clock, busy_error(status=500), busy_error(status=500), busy_error(status=500))
     retries: list[Retry] = []
-    call = asyncio.create_task(ask(a_gate(clock), provider, before_wait=retries.append))
+    call = asyncio.create_task(a_gate(clock).call(provider, before_wait=retries.append))
 
     for _ in range(3):
         await wait_until(lambda: clock.sleeping == 1)
@@ -86,7 +76,7 @@ async def test_the_failure_of_the_last_attempt_is_raised() -> None:
     clock = FakeClock()
     failures = [busy_error(status=500 + n) for n in range(5)]
     provider = Provider(clock, *failures)
-    call = asyncio.create_task(ask(a_gate(clock), provider))
+    call = asyncio.create_task(a_gate(clock).call(provider))
 
     for wait_s in (1, 2, 4):
         await wait_until(lambda: clock.sleeping == 1)
@@ -104,7 +94,7 @@ async def test_a_lasting_failure_is_raised_at_once() -> None:
     provider = Provider(clock, ModelFailed("m", "bad key", status=401))
 
     with pytest.raises(ModelFailed):
-        await ask(a_gate(clock), provider)
+        await a_gate(clock).call(provider)
 
     assert len(provider.asked_at) == 1
 
@@ -115,7 +105,7 @@ async def test_other_errors_are_raised_unchanged() -> None:
     gate = a_gate(clock)
 
     with pytest.raises(BudgetExceeded):
-        await ask(gate, Provider(clock, BudgetExceeded("calls", asked=1, left=0, scope="main")))
+        await gate.call(Provider(clock, BudgetExceeded("calls", asked=1, left=0, scope="main")))
 
     assert gate.closed_for_s == 0
 
@@ -125,10 +115,10 @@ async def test_retry_after_holds_for_all_calls() -> None:
     clock = FakeClock()
     gate = a_gate(clock)
     provider = Provider(clock, busy_error(retry_after_s=7))
-    first = asyncio.create_task(ask(gate, provider))
+    first = asyncio.create_task(gate.call(provider))
     await wait_until(lambda: clock.sleeping == 1)
 
-    siblings = [asyncio.create_task(ask(gate, provider)) for _ in range(50)]
+    siblings = [asyncio.create_task(gate.call(provider)) for _ in range(50)]
     await wait_until(lambda: clock.sleeping == 51)
     await clock.advance(6.9)
     assert len(provider.asked_at) == 1
@@ -145,9 +135,9 @@ async def test_waiting_calls_ask_at_different_times() -> None:
     chances = iter([0.0, 0.1, 0.9, 0.5, *[0.0] * 10])
     gate = RateLimiter("m", clock=clock, chance=lambda: next(chances), policy=EXACT)
     provider = Provider(clock, busy_error(retry_after_s=10))
-    first = asyncio.create_task(ask(gate, provider))
+    first = asyncio.create_task(gate.call(provider))
     await wait_until(lambda: clock.sleeping == 1)
-    others = [asyncio.create_task(ask(gate, provider)) for _ in range(3)]
+    others = [asyncio.create_task(gate.call(provider)) for _ in range(3)]
     await wait_until(lambda: clock.sleeping == 4)
 
     await clock.advance(12)
@@ -160,10 +150,10 @@ async def test_a_server_error_of_one_call_does_not_stop_the_others() -> None:
     """Status 500 is about one request; only failures that concern each request close the gate."""
     clock = FakeClock()
     gate = a_gate(clock)
-    failing = asyncio.create_task(ask(gate, Provider(clock, busy_error(status=500))))
+    failing = asyncio.create_task(gate.call(Provider(clock, busy_error(status=500))))
     await wait_until(lambda: clock.sleeping == 1)
 
-    assert await ask(gate, Provider(clock)) == "answer"
+    assert await gate.call(Provider(clock)) == "answer"
 
     await clock.advance(1)
     await failing
@@ -174,7 +164,7 @@ async def test_an_overload_without_retry_after_closes_the_gate_for_our_own_wait(
     """The server gave no time; the growing wait is as good for the other calls."""
     clock = FakeClock()
     gate = a_gate(clock)
-    failing = asyncio.create_task(ask(gate, Provider(clock, busy_error(status=status))))
+    failing = asyncio.create_task(gate.call(Provider(clock, busy_error(status=status))))
     await wait_until(lambda: clock.sleeping == 1)
 
     assert gate.closed_for_s == 1.0
@@ -190,7 +180,7 @@ async def test_no_call_waits_longer_than_the_limit() -> None:
     gate = a_gate(clock)
 
     with pytest.raises(ModelFailed) as failure:
-        await ask(gate, provider)
+        await gate.call(provider)
 
     assert failure.value.retry_after_s == 3600
     assert gate.closed_for_s == EXACT.patience_s
@@ -202,12 +192,12 @@ async def test_cancelling_ends_a_wait_at_once(is_closed: bool) -> None:
     clock = FakeClock()
     gate = a_gate(clock)
     waiting = asyncio.create_task(
-        ask(gate, Provider(clock, busy_error(7 if is_closed else None, status=429 if is_closed else 500)))
+        gate.call(Provider(clock, busy_error(7 if is_closed else None, status=429 if is_closed else 500)))
     )
     await wait_until(lambda: clock.sleeping == 1)
     if is_closed:
         waiting.cancel()
-        waiting = asyncio.create_task(ask(gate, Provider(clock)))
+        waiting = asyncio.create_task(gate.call(Provider(clock)))
         await wait_until(lambda: clock.sleeping == 1)
 
     waiting.cancel()
@@ -215,7 +205,7 @@ async def test_cancelling_ends_a_wait_at_once(is_closed: bool) -> None:
         await waiting
 
     await clock.advance(7)
-    assert await ask(gate, Provider(clock)) == "answer"
+    assert await gate.call(Provider(clock)) == "answer"
 
 
 def test_jitter_shortens_only_our_own_wait() -> None:
