@@ -1,4 +1,4 @@
-"""What a replay says about one run: its times, what it waits for, and what its open requests may cost."""
+"""Tests of the replay of one run: its times, what it waits for, and what its open requests may cost."""
 
 from __future__ import annotations
 
