@@ -5,8 +5,9 @@ Everything here is loaded on first use: `import ramet` itself costs next to noth
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ramet.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from ramet.agent.adopted.adopt import adopt as adopt
@@ -50,56 +51,35 @@ if TYPE_CHECKING:
     from ramet.tools.spawn_request import SpawnRequest as SpawnRequest
     from ramet.tools.workspace import workspace_tools as workspace_tools
 
-_WHERE = {
-    "AGENT_REGISTRY": "host.registry",
-    "AbortController": "concurrency.cancel",
-    "Agent": "agent.definition",
-    "AgentResult": "core.outcome",
-    "AgentRuntime": "host.runtime",
-    "AgentScheduler": "host.schedules.scheduler",
-    "Artifact": "core.outcome",
-    "END": "agent.composition.graph",
-    "Isolation": "core.policy.policy",
-    "Limits": "core.budget",
-    "Policy": "core.policy.policy",
-    "QueryParams": "agent.loop",
-    "Result": "core.outcome",
-    "START": "agent.composition.graph",
-    "ScriptedModel": "models.scripted.model",
-    "Session": "host.session",
-    "SpawnLimits": "core.limits",
-    "SpawnRequest": "tools.context",
-    "StateGraph": "agent.composition.state_graph",
-    "Status": "core.outcome",
-    "StepFailure": "core.outcome",
-    "SyncSession": "host.sync_session",
-    "ToolUseContext": "tools.context",
-    "Usage": "core.outcome",
-    "adopt": "agent.adopted.adopt",
-    "authoring_tools": "tools.agents.authoring",
-    "python_tool": "tools.python",
-    "cache": "agent.decorators",
-    "chain": "agent.composition.chain",
-    "connect": "services.client.connect",
-    "parallel": "agent.composition.parallel",
-    "policy": "agent.decorators",
-    "query": "agent.loop",
-    "resolve": "models.resolve",
-    "resources": "agent.decorators",
-    "retry": "agent.decorators",
-    "setup_logging": "host.observability.logs",
-    "standalone_context": "host.standalone",
-    "timeout": "agent.decorators",
-    "workspace_tools": "tools.workspace",
-}
-__all__ = sorted(_WHERE)
-
-
-def __getattr__(name: str) -> object:
-    if name in _WHERE:
-        return getattr(import_module(f"ramet.{_WHERE[name]}"), name)
-    raise AttributeError(f"module 'ramet' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "agent.adopted.adopt": ("adopt",),
+        "agent.composition.chain": ("chain",),
+        "agent.composition.graph": ("END", "START"),
+        "agent.composition.parallel": ("parallel",),
+        "agent.composition.state_graph": ("StateGraph",),
+        "agent.decorators": ("cache", "policy", "resources", "retry", "timeout"),
+        "agent.definition": ("Agent",),
+        "agent.loop": ("QueryParams", "query"),
+        "concurrency.cancel": ("AbortController",),
+        "core.budget": ("Limits",),
+        "core.limits": ("SpawnLimits",),
+        "core.outcome": ("AgentResult", "Artifact", "Result", "Status", "StepFailure", "Usage"),
+        "core.policy.policy": ("Isolation", "Policy"),
+        "host.observability.logs": ("setup_logging",),
+        "host.registry": ("AGENT_REGISTRY",),
+        "host.runtime": ("AgentRuntime",),
+        "host.schedules.scheduler": ("AgentScheduler",),
+        "host.session": ("Session",),
+        "host.standalone": ("standalone_context",),
+        "host.sync_session": ("SyncSession",),
+        "models.resolve": ("resolve",),
+        "models.scripted.model": ("ScriptedModel",),
+        "services.client.connect": ("connect",),
+        "tools.agents.authoring": ("authoring_tools",),
+        "tools.context": ("SpawnRequest", "ToolUseContext"),
+        "tools.python": ("python_tool",),
+        "tools.workspace": ("workspace_tools",),
+    },
+)

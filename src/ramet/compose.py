@@ -5,8 +5,9 @@ All but `agent` are in `ramet`, too; there, `ramet.agent` is a package. Loaded o
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ramet.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from ramet.agent.composition.chain import chain as chain
@@ -22,28 +23,14 @@ if TYPE_CHECKING:
     from ramet.agent.decorators import timeout as timeout
     from ramet.core.outcome import StepFailure as StepFailure
 
-_WHERE = {
-    "END": "agent.composition.graph",
-    "START": "agent.composition.graph",
-    "StateGraph": "agent.composition.state_graph",
-    "StepFailure": "core.outcome",
-    "agent": "agent.decorators",
-    "cache": "agent.decorators",
-    "chain": "agent.composition.chain",
-    "parallel": "agent.composition.parallel",
-    "policy": "agent.decorators",
-    "resources": "agent.decorators",
-    "retry": "agent.decorators",
-    "timeout": "agent.decorators",
-}
-__all__ = sorted(_WHERE)
-
-
-def __getattr__(name: str) -> object:
-    if name in _WHERE:
-        return getattr(import_module(f"ramet.{_WHERE[name]}"), name)
-    raise AttributeError(f"module 'ramet.compose' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "agent.composition.chain": ("chain",),
+        "agent.composition.graph": ("END", "START"),
+        "agent.composition.parallel": ("parallel",),
+        "agent.composition.state_graph": ("StateGraph",),
+        "agent.decorators": ("agent", "cache", "policy", "resources", "retry", "timeout"),
+        "core.outcome": ("StepFailure",),
+    },
+)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ramet.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from ramet.guest.client import SubAgent as SubAgent
@@ -16,24 +17,19 @@ if TYPE_CHECKING:
     from ramet.guest.client import spawn_sub_agent as spawn_sub_agent
     from ramet.guest.client import start_sub_agent as start_sub_agent
 
-__all__ = (
-    "SubAgent",
-    "agent_state",
-    "load_checkpoint",
-    "map_sub_agents",
-    "read_artifact",
-    "save_checkpoint",
-    "send_message",
-    "spawn_sub_agent",
-    "start_sub_agent",
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "guest.client": (
+            "SubAgent",
+            "agent_state",
+            "load_checkpoint",
+            "map_sub_agents",
+            "read_artifact",
+            "save_checkpoint",
+            "send_message",
+            "spawn_sub_agent",
+            "start_sub_agent",
+        ),
+    },
 )
-
-
-def __getattr__(name: str) -> object:
-    if name in __all__:
-        return getattr(import_module("ramet.guest.client"), name)
-    raise AttributeError(f"module 'ramet.sub_agent_client' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]

@@ -164,16 +164,12 @@ def is_plain(node: ast.stmt) -> bool:
     match node:
         case ast.Expr(value=ast.Constant(value=str())):  # a docstring
             return True
-        case ast.ImportFrom(module="__future__" | "typing" | "importlib" | "collections.abc"):
+        case ast.ImportFrom(module="__future__" | "typing" | "ramet.core.lazy_exports"):
             return True
-        case ast.Import(names=names):
-            return {alias.name for alias in names} <= {"typing", "importlib"}
         case ast.If(test=ast.Name(id="TYPE_CHECKING"), orelse=[]):
             return all(isinstance(inner, ast.Import | ast.ImportFrom) for inner in node.body)
-        case ast.FunctionDef(name="__getattr__" | "__dir__"):
-            return True
-        case ast.Assign(targets=[ast.Name(id="__all__")]):
-            return True
+        case ast.Assign(targets=[ast.Tuple()], value=ast.Call(func=ast.Name(id="lazy_exports"), args=[name, exports])):
+            return isinstance(name, ast.Name) and is_literal(exports)
         case (
             ast.Assign(targets=[ast.Name()], value=value) | ast.AnnAssign(target=ast.Name(), value=ast.expr() as value)
         ):
@@ -194,7 +190,7 @@ def is_literal(value: ast.expr) -> bool:
     "init", [pytest.param(p, id=str(p.relative_to(PACKAGE))) for p in PACKAGE.rglob("__init__.py")]
 )
 def test_an_init_module_does_nothing(init: Path) -> None:
-    """An `__init__` holds a docstring, TYPE_CHECKING imports and a lazy `__getattr__`: importing it does nothing."""
+    """An `__init__` holds a docstring, TYPE_CHECKING imports and lazy exports: importing it does nothing."""
     assert [ast.unparse(node)[:120] for node in ast.parse(init.read_text()).body if not is_plain(node)] == []
 
 

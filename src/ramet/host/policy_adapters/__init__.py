@@ -5,8 +5,9 @@ The public names are here, and loaded on first use.
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ramet.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from ramet.core.policy.decision import Allow as Allow
@@ -16,22 +17,10 @@ if TYPE_CHECKING:
     from ramet.core.policy.decision import Refuse as Refuse
     from ramet.host.policy_adapters.adapter import PolicyAdapter as PolicyAdapter
 
-_WHERE = {
-    "Allow": "core.policy.decision",
-    "Narrow": "core.policy.decision",
-    "PolicyAdapter": "host.policy_adapters.adapter",
-    "PolicyAnswer": "core.policy.decision",
-    "PolicyRequest": "core.policy.decision",
-    "Refuse": "core.policy.decision",
-}
-__all__ = sorted(_WHERE)
-
-
-def __getattr__(name: str) -> object:
-    if name in _WHERE:
-        return getattr(import_module(f"ramet.{_WHERE[name]}"), name)
-    raise AttributeError(f"module 'ramet.host.policy_adapters' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "core.policy.decision": ("Allow", "Narrow", "PolicyAnswer", "PolicyRequest", "Refuse"),
+        "host.policy_adapters.adapter": ("PolicyAdapter",),
+    },
+)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING
+
+from ramet.core.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from ramet.core.safety import Rule as Rule
@@ -17,26 +18,13 @@ if TYPE_CHECKING:
     from ramet.host.safety.voters import ModelVoter as ModelVoter
     from ramet.host.safety.voters import Voter as Voter
 
-_WHERE = {
-    "VoterAnswer": "core.safety",
-    "GateEventFilter": "host.safety.inspection",
-    "ModelVoter": "host.safety.voters",
-    "Rule": "core.safety",
-    "SafetyGate": "host.safety.gate",
-    "SafetyPolicies": "host.safety.policies",
-    "SafetyPolicy": "core.safety",
-    "Voter": "host.safety.voters",
-    "follow": "host.safety.inspection",
-    "passages": "host.safety.inspection",
-}
-__all__ = sorted(_WHERE)
-
-
-def __getattr__(name: str) -> object:
-    if name in _WHERE:
-        return getattr(import_module(f"ramet.{_WHERE[name]}"), name)
-    raise AttributeError(f"module 'ramet.host.safety' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return [*globals(), *__all__]
+__getattr__, __dir__, __all__ = lazy_exports(
+    __name__,
+    {
+        "core.safety": ("Rule", "SafetyPolicy", "VoterAnswer"),
+        "host.safety.gate": ("SafetyGate",),
+        "host.safety.inspection": ("GateEventFilter", "follow", "passages"),
+        "host.safety.policies": ("SafetyPolicies",),
+        "host.safety.voters": ("ModelVoter", "Voter"),
+    },
+)
