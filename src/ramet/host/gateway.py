@@ -21,7 +21,7 @@ from ramet.models.call import Bound, bind, complete, merge, output_limit, stream
 from ramet.models.prices import PRICES, Price
 from ramet.models.providers.credentials import check_key
 from ramet.models.providers.stream_usage import UsageRefused
-from ramet.models.rate_limit import RateLimiters, Retry, RetryPolicy
+from ramet.models.rate_limit import RateLimiter, Retry, RetryPolicy
 from ramet.models.resolve import model_name, resolve
 from ramet.models.retries import without_retries
 from ramet.spawn.ports import ModelPort
@@ -44,7 +44,8 @@ class Gateway:
     ) -> None:
         self._clock = clock
         self._prices = {**PRICES, **(prices or {})}
-        self._gates = RateLimiters(clock=clock, policy=retry)
+        self._retry = retry
+        self._limiters: dict[str, RateLimiter] = {}  #: by name of the model
         #: Names of models that runs may ask for; None allows any. Model objects come from the host and are not checked.
         self.accepted_models: Collection[str] | None = None
         self._by_name: dict[str, _Port] = {}
@@ -81,7 +82,11 @@ class Gateway:
 
     def _create_port(self, model: BaseChatModel) -> _Port:
         check_key(model)
-        return _Port(model, self._gates, self._prices, self._clock)
+        name = model_name(model)
+        limiter = self._limiters.get(name)
+        if limiter is None:
+            limiter = self._limiters[name] = RateLimiter(name, clock=self._clock, policy=self._retry)
+        return _Port(model, limiter, self._prices, self._clock)
 
 
 class _BoundTools:
@@ -99,12 +104,12 @@ class _BoundTools:
 class _Port:
     """A model: bound to each list of tools once, and asked through its rate limiter."""
 
-    def __init__(self, model: BaseChatModel, gates: RateLimiters, prices: Mapping[str, Price], clock: Clock) -> None:
+    def __init__(self, model: BaseChatModel, limiter: RateLimiter, prices: Mapping[str, Price], clock: Clock) -> None:
         self._owner = model
         self._model, requests = without_retries(model)
-        self.name = model_name(model)
+        self.name = limiter.name
         self.provider = Provider(self.name, requests, lambda: output_limit(self._model), prices)
-        self._gate = gates.get(self.name)
+        self._limiter = limiter
         self._clock = clock
         self.window: int | None = (self._model.profile or {}).get("max_input_tokens")
         self._bound_tools: dict[tuple[int, ...], _BoundTools] = {}
@@ -117,14 +122,14 @@ class _Port:
         bound_tools = self._bind_tools(request)
         call = _Call(self, context, request, bound_tools)
         if not bound_tools.bound.streams:
-            yield await self._gate.call(call.attempt_whole, before_wait=call.note_retry)
+            yield await self._limiter.call(call.attempt_whole, before_wait=call.note_retry)
             return
         pieces: asyncio.Queue[AIMessageChunk | None] = asyncio.Queue()
         call.pieces = pieces
 
         async def run() -> AIMessage:
             try:
-                return await self._gate.call(call.attempt_stream, before_wait=call.note_retry)
+                return await self._limiter.call(call.attempt_stream, before_wait=call.note_retry)
             finally:
                 pieces.put_nowait(None)
 

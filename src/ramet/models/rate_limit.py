@@ -119,17 +119,3 @@ class RateLimiter:
         # A longer wait than our patience is obeyed only for the length of our patience.
         closed_s = min(failure.retry_after_s or wait_s or 0.0, self.policy.patience_s)
         self._closed_until = max(self._closed_until, self._clock.monotonic() + closed_s)
-
-
-class RateLimiters:
-    """The rate limiters of all models, one per name, created on first use."""
-
-    def __init__(self, *, clock: Clock, policy: RetryPolicy | None = None) -> None:
-        self._clock, self._policy = clock, policy
-        self._limiters: dict[str, RateLimiter] = {}
-
-    def get(self, name: str) -> RateLimiter:
-        """Return the rate limiter of this model, the same for all callers."""
-        if name not in self._limiters:
-            self._limiters[name] = RateLimiter(name, clock=self._clock, policy=self._policy)
-        return self._limiters[name]

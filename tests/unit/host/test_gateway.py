@@ -165,23 +165,27 @@ async def test_nothing_is_reserved_while_waiting_to_retry() -> None:
     assert retried.wait_s >= 5
 
 
-async def test_a_rate_limit_closes_the_gate_for_all_runs() -> None:
-    """A 429 holds back each run that asks the same model until the provider's time is over."""
+async def test_a_rate_limit_holds_back_all_runs_that_ask_models_of_its_name() -> None:
+    """After a 429 a run that asks a model of that name waits until the provider's time is over; others do not."""
     clock = FakeClock()
     run = GatewayRun(clock=clock)
-    model = ScriptedModel([Fail(429, retry_after_s=5), "first", "second"])
+    model, same, other = (
+        ScriptedModel(steps, model_name=name)
+        for steps, name in (([Fail(429, retry_after_s=5), "first"], "m"), (["second"], "m"), (["third"], "n"))
+    )
     first = asyncio.create_task(run.ask(model))
     await eventually(lambda: clock.sleeping == 1)
-    second = asyncio.create_task(run.ask(model))
+    second = asyncio.create_task(run.ask(same))
     await eventually(lambda: clock.sleeping == 2)
 
-    assert len(model.requests) == 1
+    await run.ask(other)
+    assert [len(each.requests) for each in (model, same, other)] == [1, 0, 1]
 
     await clock.advance(4)
-    assert len(model.requests) == 1
+    assert [len(each.requests) for each in (model, same)] == [1, 0]
     await clock.advance(10)
     await asyncio.gather(first, second)
-    assert len(model.requests) == 3
+    assert [len(each.requests) for each in (model, same)] == [2, 1]
 
 
 @pytest.mark.parametrize("left_after", range(4))

@@ -9,7 +9,7 @@ import pytest
 
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import BudgetExceeded, InvalidValue, ModelFailed
-from ramet.models.rate_limit import RateLimiter, RateLimiters, Retry, RetryPolicy
+from ramet.models.rate_limit import RateLimiter, Retry, RetryPolicy
 
 EXACT = RetryPolicy(attempts=4, base_s=1.0, max_s=30.0, jitter=0.0)
 
@@ -231,12 +231,3 @@ def test_an_invalid_policy_is_refused(wrong: dict[str, float]) -> None:
     """The error names its field."""
     with pytest.raises(InvalidValue, match=next(iter(wrong))):
         RetryPolicy(**wrong)  # type: ignore[arg-type]
-
-
-def test_one_model_has_one_gate() -> None:
-    """Each name has its own gate."""
-    gates = RateLimiters(clock=FakeClock(), policy=EXACT)
-
-    assert gates.get("gpt-5") is gates.get("gpt-5")
-    assert gates.get("gpt-5") is not gates.get("gpt-5-mini")
-    assert gates.get("gpt-5").policy is EXACT
