@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ramet.core.errors import InvalidValue
-from ramet.disk.rollback_journal import is_of_empty_database
+from ramet.disk.regular_files import read_regular
 
 NAME = ".ramet"
 JOURNAL = "journal.db"
@@ -28,6 +28,11 @@ _WALK_FLAGS = _PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _REMOVE = "remove it, or work in another folder"
+
+_ROLLBACK_MAGIC = bytes.fromhex("d9d505f920a163d7")  #: before a header, and after the name of a super-journal
+#: Parts of a header: the number of pages that the database had before, and the size of a page.
+_PAGES, _PAGE_SIZE = slice(16, 20), slice(24, 28)
+_MAX_ROLLBACK = 65_536  #: bytes of the largest sector, which is a header's size
 
 
 def state_folder(working_dir: Path) -> Path:
@@ -155,12 +160,23 @@ def _is_folder(path: Path, label: str) -> bool:
 
 
 def _is_own_rollback(file: Path, label: str, field: str, database_size: int) -> bool:
+    """Return whether a rollback journal belongs to the first write to an empty database, and names no file.
+
+    A database of ramet has a write-ahead log from its first page on. So only the first write uses a rollback journal:
+    one that restores an empty file. Any other one comes from a stranger. At its end it may name a file (a
+    super-journal), which SQLite reads and removes after the rollback. `database_size` must have been read before: then
+    the database had at most one page while the journal existed.
+    """
     try:
-        return is_of_empty_database(file, database_size)
+        if file.lstat().st_size > _MAX_ROLLBACK:
+            return False
+        content = read_regular(file, limit=_MAX_ROLLBACK)
     except FileNotFoundError:  # A starting kernel has removed it.
         return True
     except OSError as problem:
         raise InvalidValue(field, str(file), f"{label} to be readable ({problem.strerror}); {_REMOVE}") from None
+    has_one_page = database_size <= int.from_bytes(content[_PAGE_SIZE])
+    return has_one_page and not any(content[_PAGES]) and not content.endswith(_ROLLBACK_MAGIC)
 
 
 def _lstat(path: Path) -> os.stat_result | None:
