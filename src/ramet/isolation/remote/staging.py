@@ -92,6 +92,8 @@ class Staging:
             if request.done() and request.exception() is not None:
                 self._drop(stream)  # The unpacking thread sees the end.
                 await request
+            if unpacking.done() and unpacking.exception() is not None and incoming.has_received_all:
+                await request  # The error of the machine, if it could not pack all: then the stream is cut.
             refused_paths = await unpacking
             answer, body = await request
             self.is_foreign = False
@@ -147,7 +149,14 @@ class Staging:
         )
         try:
             await asyncio.wait((request, packing), return_when=asyncio.FIRST_COMPLETED)
-            if request.done() and request.result()[0].value is False:  # The machine's image has it.
+            if request.done() and request.exception() is not None:
+                # If packing failed, the stream is cut. The machine may refuse that before the failure is known here.
+                self._drop(stream)
+                await asyncio.wait((packing,))
+                if not isinstance(packing.exception(), BrokenPipeError):  # Only because the stream was dropped.
+                    await packing
+                await request
+            elif request.done() and request.result()[0].value is False:  # The machine's image has it.
                 return 0
             pack_result = await packing
             await request
