@@ -160,7 +160,7 @@ class Server:
             self.spawner.before_removal = partial(_forget, store, self.runtime.dynamic.registries)
             if is_shared:
                 with _check_extra():
-                    from ramet.services.cluster.local import LocalOwnership
+                    from ramet.services.cluster.directory import LocalOwnership
                     from ramet.services.cluster.membership import Kernels
                 assert self.runtime.journal is not None, "it has a store"
                 local = LocalOwnership(self.spawner, self.runtime.journal, lambda: self.is_draining)
