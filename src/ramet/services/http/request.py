@@ -44,7 +44,7 @@ class RequestContext:
         self.attempt: Attempt | None = None  #: set for a request with an `Idempotency-Key`
         self.sender: Sender | None = None  #: the sender whose revoked key is still valid for a repetition
         self.hasher: hmac.HMAC | None = None  #: updated with the body as it arrives
-        self._hold = BodyHold(parts.bodies, self._owner) if parts is not None else None
+        self._hold = BodyHold(parts.bodies, lambda: parts.spawner.owner_of(self.key))
 
     @property
     def key(self) -> str:
@@ -144,8 +144,7 @@ class RequestContext:
 
     def release(self) -> None:
         """Return the bytes of the body to the budget of all bodies. Idempotent."""
-        if self._hold is not None:
-            self._hold.release()
+        self._hold.release()
 
     async def _read(self, limit: int) -> bytes:
         length = self.request.headers.get("content-length", "")
@@ -189,7 +188,7 @@ class RequestContext:
             if not message.get("more_body"):
                 self._is_read = True
             if piece := message.get("body"):
-                if is_held and self._hold is not None:
+                if is_held:
                     self._hold.take(len(piece), is_whole=is_first and self._is_read)
                 is_first = False
                 if self.hasher is not None:
@@ -240,10 +239,6 @@ class RequestContext:
             self._is_abandoned = seconds > 0
             return False
         return True
-
-    def _owner(self) -> str:
-        """Return the owner for the budget of bodies: the key's team; "" for the operator's key."""
-        return self.parts.spawner.owner_of(self.key)
 
 
 def key_of(request: Request) -> str:
