@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import ClientDisconnect
@@ -19,6 +19,7 @@ from ramet.core.errors import MissingExtra
 from ramet.services.cluster.auth import FROM, PASS
 from ramet.services.errors import BodyTooLarge
 from ramet.services.http.request import JSON_BYTES
+from ramet.services.http.responses import wait_disconnect
 
 if TYPE_CHECKING:
     from ramet.services.http.request import RequestContext
@@ -246,7 +247,7 @@ class ForwardedResponse:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on each piece as it arrives, until the answer ends or breaks, or its reader leaves."""
         transfer = asyncio.create_task(self._transfer(send), name="ramet forward")
-        disconnect = asyncio.create_task(_wait_disconnect(receive), name="ramet forward's client")
+        disconnect = asyncio.create_task(wait_disconnect(receive), name="ramet forward's client")
         self._forwarder.requests[transfer] = self._kernel
         if self.header("content-type").startswith("text/event-stream"):
             self._forwarder.streams.add(transfer)
@@ -276,10 +277,4 @@ class ForwardedResponse:
 async def _client_left(call: RequestContext, body: Body) -> None:
     """Return when the client has left. While the body is being read, only the reader of the body notices that."""
     await body.read.wait()
-    await _wait_disconnect(call.request.receive)
-
-
-async def _wait_disconnect(receive: Receive) -> None:
-    with suppress(asyncio.CancelledError):
-        while (await receive())["type"] != "http.disconnect":
-            pass
+    await wait_disconnect(call.request.receive)

@@ -16,7 +16,7 @@ from ramet.core.errors import InvalidValue, NotYours, Unknown
 from ramet.services.contract import decode
 from ramet.services.errors import BodyTooLarge, UnknownKey
 from ramet.services.http.body_budget import BodyHold
-from ramet.services.http.responses import Refusal
+from ramet.services.http.responses import Refusal, wait_disconnect
 from ramet.services.idempotency.attempts import Attempt, Sender
 from ramet.services.validation_errors import invalid_value_of
 
@@ -202,12 +202,8 @@ class RequestContext:
 
         Use it for work that is worthless without its answer. The body must have been read.
         """
-
-        async def leaves() -> None:
-            while (await self.request.receive())["type"] != "http.disconnect":
-                pass
-
-        work_task, disconnect = asyncio.create_task(work), asyncio.create_task(leaves())
+        work_task = asyncio.create_task(work)
+        disconnect = asyncio.create_task(wait_disconnect(self.request.receive))
         try:
             await asyncio.wait({work_task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
             if not work_task.done():

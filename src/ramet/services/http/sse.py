@@ -17,6 +17,7 @@ from contextlib import aclosing, suppress
 from starlette.types import Receive, Scope, Send
 
 from ramet.core.errors import OwnedElsewhere, RametError, StoreFailed
+from ramet.services.http.responses import wait_disconnect
 from ramet.services.problems import to_problem
 from ramet.services.turns.tree_events import TreeEvent
 from ramet.wire.sse import HEARTBEAT, encode
@@ -176,8 +177,6 @@ class EventStream:
         self._timer = loop.call_later(remaining_s, self._send_heartbeat)
 
     async def _watch(self, receive: Receive) -> None:
-        with suppress(asyncio.CancelledError):
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            self._has_disconnected = True
-            self.end()
+        await wait_disconnect(receive)
+        self._has_disconnected = True
+        self.end()
