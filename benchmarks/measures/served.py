@@ -56,8 +56,8 @@ async def _conversations(server: Server, team: CreatedTeam, count: int) -> Figur
 async def _converse(server: Server, team: CreatedTeam, name: str) -> None:
     agent = await _spawn(server, team, name, "llm")
     turn = server.agents.turn(agent.agent.id, agent.nonce, b"Say something.")
-    async with aclosing(server.agents.read_turn(agent.agent.id, agent.nonce, turn.id)) as chunks:
-        async for _ in chunks:
+    async with aclosing(server.agents.batches(agent.agent.id, agent.nonce, turn)) as batches:
+        async for _ in batches:
             pass
 
 

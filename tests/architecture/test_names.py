@@ -96,7 +96,6 @@ RECURRING = {
     "masking": "masking of secrets",
     "memory": "what is remembered, in files or in memory",
     "messages": "the messages of one protocol",
-    "metrics": "metrics",
     "model": "a chat model",
     "mounts": "mounts",
     "namespaces": "namespaces, of Linux, Kubernetes or states",

@@ -16,6 +16,7 @@ from ramet.services.packaging.runtime_image.build import BYTECODE, RuntimeImage,
 from ramet.services.packaging.runtime_image.files import LIB, Kind
 from ramet.services.packaging.service import PackagingService
 from tests.support.cluster import Cluster
+from tests.support.image_jobs import wait_finished
 from tests.support.tars import tar
 
 pytestmark = [pytest.mark.kubernetes, pytest.mark.timeout(600)]  # a first push compiles all of the library
@@ -69,7 +70,7 @@ async def test_a_pod_imports_its_bundle_and_all_modules_of_guests(
     base = cluster.base_image.removeprefix(f"{cluster.registry}/")
     async with Registry(f"http://{cluster.registry}") as registry, PackagingService(tmp_path) as service:
         bundle = await service.upload(tar({"kit/__init__.py": b"WORD = 'from the bundle'\n"}))
-        made = await service.wait_finished((await service.create_image("", [bundle.id])).id)
+        made = await wait_finished(service, (await service.create_image("", [bundle.id])).id)
         runtime = await runtime_image(registry, base, kind)
         image = await image_on(runtime, await service.image(made.image), registry)
 

@@ -21,6 +21,7 @@ from ramet.services.packaging.oci.push import Progress
 from ramet.services.packaging.oci.registries import OpenRegistries, open_registries
 from ramet.services.packaging.runtime_image.pod_images import PodImages
 from ramet.services.packaging.service import PackagingService
+from tests.support.image_jobs import wait_finished
 from tests.support.pod_runs import spec
 from tests.support.pods import Pods
 from tests.support.tars import tar
@@ -45,7 +46,7 @@ class Uploads:
     async def image(self) -> Image:
         """Make a new image, push it, and delete it from the registry."""
         bundle = await self.service.upload(tar({"kit.py": f"MARK = {os.urandom(8).hex()!r}".encode()}))
-        job = await self.service.wait_finished((await self.service.create_image("", [bundle.id])).id)
+        job = await wait_finished(self.service, (await self.service.create_image("", [bundle.id])).id)
         image = await self.service.image(job.image)
         registry, _, rest = (await self.images.image(image)).reference.partition("/")
         repository, _, digest = rest.partition("@")

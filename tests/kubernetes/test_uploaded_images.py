@@ -27,6 +27,7 @@ from ramet.services.packaging.service import PackagingService
 from tests.support.acceptance import image_of, spawn
 from tests.support.account import Account
 from tests.support.cluster import Cluster
+from tests.support.image_jobs import wait_finished
 from tests.support.pod_runs import spec
 from tests.support.registries import PASSWORD, USER, needs_registry, registry
 from tests.support.tars import tar
@@ -94,7 +95,7 @@ async def test_a_pod_pulls_its_image_from_a_registry_with_a_login(
             service = PackagingService(scratch / "kept", push=images.image)
             images.store = await open_ones.enter_async_context(service)
             bundle = await service.upload(tar({"kit.py": KIT, "skills/digging/SKILL.md": b"Dig."}))
-            job = await service.wait_finished((await service.create_image("", [bundle.id])).id)
+            job = await wait_finished(service, (await service.create_image("", [bundle.id])).id)
             image = await service.image(job.image)
             async with cluster.client(namespace) as kube:
                 login = {".dockerconfigjson": pull_secret(host, Login(USER, PASSWORD)).decode()}

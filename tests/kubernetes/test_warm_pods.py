@@ -29,6 +29,7 @@ from ramet.services.packaging.oci import registries
 from ramet.services.packaging.runtime_image.pod_images import PodImages
 from ramet.services.packaging.service import PackagingService
 from ramet.testing.conformance.isolation.harness import BackendFixture
+from tests.support.image_jobs import wait_finished
 from tests.support.left_pods import REMAINING_REQUESTS, FunctionConversation, abandon_function, spec_of
 from tests.support.pod_runs import SMALL, open_pod_backend, spec, wait_for, wait_for_warm_pods
 from tests.support.pods import Pods, pod_of
@@ -117,7 +118,7 @@ async def test_a_warm_pod_has_the_bundles_of_a_run_in_its_image(pods: Pods, scra
     async with PackagingService(scratch / "kept", push=images.image) as service:
         images.store = service
         bundle = await service.upload(tar({"kit.py": b"WORD = 1"}))
-        job = await service.wait_finished((await service.create_image("", [bundle.id])).id)
+        job = await wait_finished(service, (await service.create_image("", [bundle.id])).id)
         [folder] = (await service.image(job.image)).folders
         (scratch / "notes").mkdir()
         async with open_warm_backend(pods, scratch, image=images.image, image_with=images.image_with_mounts) as (

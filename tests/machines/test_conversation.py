@@ -18,6 +18,7 @@ from ramet.services.contract import Chunk
 from ramet.services.errors import Missed
 from ramet.services.turns.queue import TurnLimits, TurnQueue
 from ramet.services.turns.turn import CHUNK_BYTES, OnLeave, Turn
+from tests.support.turns import chunks_of
 
 LIMITS = TurnLimits(waiting=3, kept_bytes=5 * CHUNK_BYTES, kept_turns=2, keep_s=10, patience_s=5)
 indexes = st.integers(0, 11)
@@ -81,7 +82,7 @@ class Reader:
 
     async def read(self) -> None:
         try:
-            async with contextlib.aclosing(self.turn.read(self.after)) as chunks:
+            async with contextlib.aclosing(chunks_of(self.turn, self.after)) as chunks:
                 async for chunk in chunks:
                     self.got.append(chunk)
         except Missed:

@@ -12,6 +12,8 @@ from ramet.services.client.client import Client
 from ramet.services.client.requests import RequestSpec
 from ramet.services.client.transport import Transport
 from ramet.services.contract import Chunk, SpawnedAgent
+from ramet.services.turns.service import AgentService
+from ramet.services.turns.turn import Batch, Turn
 from ramet.wire.sse import ServerSentEvent
 
 
@@ -19,6 +21,23 @@ def counting(most: int, wait: int, folder: pathlib.Path) -> bytes:
     """Return a message: count to `most`, and wait before the number `wait` until `folder/go` exists."""
     text = f"count {most} {wait} {folder}"
     return json.dumps({"messages": [{"role": "user", "content": text}]}).encode()
+
+
+def chunks_of(turn: Turn, after: int = 0) -> AsyncGenerator[Chunk, None]:
+    """Yield the chunks of a turn after a number, then new chunks. Raises like `Turn.batches`, also at once."""
+    return _one_by_one(turn.batches(after))
+
+
+def read_turn(service: AgentService, agent: str, key: str, turn: str, after: int = 0) -> AsyncGenerator[Chunk, None]:
+    """Yield the chunks of a turn for a key of its agent. Raises like `AgentService.batches`, also at once."""
+    return _one_by_one(service.batches(agent, key, service.turn_of(agent, key, turn), after))
+
+
+async def _one_by_one(batches: AsyncGenerator[Batch, None]) -> AsyncGenerator[Chunk, None]:
+    async with aclosing(batches):
+        async for batch in batches:
+            for chunk in batch:
+                yield chunk
 
 
 class _HeaderNotingTransport(Transport):

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from rich.text import Text
 
 from ramet.cli.errors import FAILURE, ambiguous_prefix, print_error, set_up_logging
 from ramet.cli.paths import user_dir
@@ -68,7 +67,7 @@ async def _run(options: Namespace, function: Callable[..., Any], args: tuple[Any
             )
             watched = _WatchedTree(runtime.trees[handle.run.info.root], quiet=options.quiet)
             if not options.quiet:
-                watched.say(f"{handle.id}: its events are shown by ramet logs {handle.id}")
+                print_note(f"{handle.id}: its events are shown by ramet logs {handle.id}")
             result = await handle.result()
             await _wait_for_all(watched.open_tree)
     _print(handle.id, result, as_json=options.json)
@@ -184,11 +183,6 @@ class _WatchedTree:
         self._now = open_tree.tree.register.services.clock.now
         self._view = None if quiet else LineView(self._err, self._model)
         listen(open_tree.recorder, self._take)
-
-    def say(self, text: str) -> None:
-        """Print a line about the whole work."""
-        with contextlib.suppress(OSError):
-            self._err.print(Text(text, "dim"), soft_wrap=True)
 
     def finish(self, result: Result) -> None:
         """Print the outcome and the usage."""

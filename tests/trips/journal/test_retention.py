@@ -22,6 +22,7 @@ from ramet.services.contract import CreateTeam, SpawnAgent, SpawnedAgent
 from ramet.services.server.server import Server
 from ramet.store.sqlite.store import SqliteStore
 from tests.support.serving import short_folder
+from tests.support.turns import chunks_of
 from tests.support.waiting import eventually
 from tests.support.warm import warm
 from tests.trips.agents import scheduled
@@ -209,7 +210,7 @@ def test_gc_keeps_the_trees_of_a_stopped_servers_agents(capsys: pytest.CaptureFi
             requests = [SpawnAgent(team=team.team.id, name=name, agent_type="llm") for name in ("stays", "goes")]
             agents = [await server.spawner.spawn_agent(each, team.key) for each in requests]
             for each in agents:
-                async for _ in server.agents.turn(each.agent.id, each.nonce, body).read():
+                async for _ in chunks_of(server.agents.turn(each.agent.id, each.nonce, body)):
                     pass
             await server.spawner.kill_agent(agents[1].agent.id, agents[1].nonce)
             return agents[0]
@@ -235,7 +236,7 @@ async def test_a_server_keeps_the_trees_of_its_agents() -> None:
             agent = await server.spawner.spawn_agent(
                 SpawnAgent(team=team.team.id, name="stays", agent_type="llm"), team.key
             )
-            async for _ in server.agents.turn(agent.agent.id, agent.nonce, body).read():
+            async for _ in chunks_of(server.agents.turn(agent.agent.id, agent.nonce, body)):
                 pass
 
         async with Server(folder, keep_results_seconds=0) as server:

@@ -32,6 +32,7 @@ from ramet.services.packaging.service import PackagingService
 from ramet.services.rules import Rules
 from ramet.services.teams.loaded_bundles import AgentImportDir
 from ramet.store.sqlite.store import SqliteStore
+from tests.support.image_jobs import wait_finished
 from tests.support.tars import tar
 from tests.support.waiting import eventually
 from tests.trips.agents import served_functions
@@ -321,7 +322,7 @@ async def test_tools_of_an_image_run_in_the_sandbox_of_the_agent(tmp_path: pathl
         AgentRuntime(tmp_path, backend=backend) as runtime,
     ):
         job = await packaging.create_image("", [(await packaging.upload(tar(files))).id])
-        image = await packaging.image((await packaging.wait_finished(job.id)).image)
+        image = await packaging.image((await wait_finished(packaging, job.id)).image)
         more: dict[str, Any] = {"policy": Policy(), "image": image}
         info = LlmInfo(tools=["tooling:fails"])
         async with open_agent(kind, agent_spec(runtime, tmp_path / "ada", info, **more)) as agent:

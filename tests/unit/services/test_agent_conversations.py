@@ -28,6 +28,7 @@ from ramet.services.teams.service import AgentSpawnerService
 from ramet.services.turns.service import AgentService
 from ramet.services.turns.turn import Turn
 from tests.support.echo_agents import EchoType
+from tests.support.turns import chunks_of, read_turn
 from tests.support.waiting import eventually
 
 OPERATOR = "op_of-this-test"
@@ -80,7 +81,7 @@ async def site(runtime: AgentRuntime, tmp_path: pathlib.Path) -> AsyncIterator[S
 
 
 async def read(turn: Turn) -> list[Chunk]:
-    return [chunk async for chunk in turn.read()]
+    return [chunk async for chunk in chunks_of(turn)]
 
 
 async def test_only_the_owner_of_an_agent_can_talk_with_it(site: Site) -> None:
@@ -111,8 +112,8 @@ async def test_a_delegated_key_opens_its_rights_until_ownership_changes(site: Si
 
     for key in (spawned_agent.nonce, delegation.key):
         with pytest.raises(NotYours):
-            site.agents.read_turn(spawned_agent.agent.id, key, turn.id)
-    chunks = [chunk async for chunk in site.agents.read_turn(spawned_agent.agent.id, owner.key, turn.id)]
+            read_turn(site.agents, spawned_agent.agent.id, key, turn.id)
+    chunks = [chunk async for chunk in read_turn(site.agents, spawned_agent.agent.id, owner.key, turn.id)]
     assert [chunk.body for chunk in chunks] == [b"hello", b""]
 
 
@@ -152,7 +153,7 @@ async def test_an_agent_that_died_is_failed_and_its_last_turn_stays_readable(sit
 
     assert [chunk.kind for chunk in chunks] == ["chunk", "error"]
     async with aclosing(
-        site.agents.read_turn(spawned_agent.agent.id, spawned_agent.nonce, chunks[0].turn)
+        read_turn(site.agents, spawned_agent.agent.id, spawned_agent.nonce, chunks[0].turn)
     ) as chunks_again:
         assert [chunk async for chunk in chunks_again] == chunks
     with pytest.raises(Gone, match="it was told to"):
@@ -177,6 +178,6 @@ async def test_after_a_restart_an_agent_resumes_and_turn_ids_are_not_reused(
             assert [chunk.body for chunk in await read(new)] == [b"again", b""]
             assert new.id != old.id
             with pytest.raises(LookupError, match="unknown turn"):
-                after.agents.read_turn(spawned_agent.agent.id, spawned_agent.nonce, old.id)
+                read_turn(after.agents, spawned_agent.agent.id, spawned_agent.nonce, old.id)
             assert after.agents.info(spawned_agent.agent.id, spawned_agent.nonce).turns == 2
             await after.agents.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.errors import InvalidValue
 from ramet.services.agent_types.function.type import FunctionType
 from ramet.services.agent_types.llm.type import LlmType
 from ramet.services.agent_types.registry import GROUP, AgentTypes
@@ -74,18 +74,18 @@ def install(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 def test_the_types_that_ship_are_types() -> None:
     """The types that the server was given are found by name."""
     types = AgentTypes([LlmType(), FunctionType(), EchoType()])
-    assert types.names == ["echo", "function", "llm"]
-    assert isinstance(types.find("llm"), LlmType)
+    assert list(types) == ["echo", "function", "llm"]
+    assert isinstance(types["llm"], LlmType)
 
 
 def test_a_plugin_is_found_by_its_entry_point(install: Install) -> None:
     """The plugin's class is instantiated once."""
     install("birds", "parrot = birds_code:Parrot")
     types = AgentTypes([EchoType()])
-    assert types.names == ["echo", "parrot"]
-    agent_type = types.find("parrot")
+    assert list(types) == ["echo", "parrot"]
+    agent_type = types["parrot"]
     assert agent_type.name == "parrot"
-    assert types.find("parrot") is agent_type
+    assert types["parrot"] is agent_type
 
 
 def test_installed_distributions_are_read_once(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,14 +113,16 @@ def test_installed_distributions_are_read_once(install: Install, monkeypatch: py
 def test_an_object_may_be_a_plugin(install: Install) -> None:
     """An entry point may name an object instead of a class."""
     install("objects", "parrot = objects_code:made")
-    assert AgentTypes([]).find("parrot").name == "parrot"
+    assert AgentTypes([])["parrot"].name == "parrot"
 
 
-def test_an_unknown_agent_type_is_refused_with_the_known_names(install: Install) -> None:
-    """The list of known names includes plugins."""
+def test_an_unknown_agent_type_is_no_key(install: Install) -> None:
+    """The known names include plugins: the services name them in a refusal."""
     install("unknown", "parrot = unknown_code:Parrot")
-    with pytest.raises(Unknown, match="echo, parrot"):
-        AgentTypes([EchoType()]).find("dog")
+    types = AgentTypes([EchoType()])
+    with pytest.raises(KeyError, match="dog"):
+        types["dog"]
+    assert list(types) == ["echo", "parrot"]
 
 
 @pytest.mark.parametrize(
@@ -144,10 +146,10 @@ def test_a_plugin_that_is_not_an_agent_type_is_refused_by_its_entry_point(
     install("wrong", point)
     types, name = AgentTypes([EchoType()]), point.partition(" ")[0]
     with pytest.raises(InvalidValue) as refusal:
-        types.find(name)
+        types[name]
     assert refusal.value.field.startswith(f"entry point {name!r} in {GROUP!r} of wrong")
     assert reason in str(refusal.value)
-    assert types.find("echo").name == "echo"
+    assert types["echo"].name == "echo"
 
 
 def test_two_plugins_of_one_name_are_both_refused(install: Install) -> None:
@@ -155,14 +157,14 @@ def test_two_plugins_of_one_name_are_both_refused(install: Install) -> None:
     install("first", "parrot = first_code:Parrot")
     install("second", "parrot = second_code:Parrot")
     with pytest.raises(InvalidValue, match="first_code:Parrot of first"):
-        AgentTypes([]).find("parrot")
+        AgentTypes([])["parrot"]
 
 
 def test_a_type_given_to_the_server_goes_before_a_plugin(install: Install) -> None:
     """An installed package cannot replace a type of the server."""
     install("usurper", "echo = usurper_code:Parrot")
     echo_type = EchoType()
-    assert AgentTypes([echo_type]).find("echo") is echo_type
+    assert AgentTypes([echo_type])["echo"] is echo_type
 
 
 def test_two_types_of_one_name_are_refused() -> None:

@@ -30,6 +30,7 @@ from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore
 from tests.support.echo_agents import Echo, EchoInfo, EchoType
+from tests.support.turns import read_turn
 from tests.support.waiting import eventually
 
 OWNER = "the owner's key"
@@ -116,7 +117,7 @@ async def service(agent_table: AgentTable) -> AsyncIterator[AgentService]:
 async def answer(service: AgentService, body: bytes, **options: Any) -> list[bytes]:
     """Return the chunks that the agent answers to a body."""
     turn = service.turn("agent-1", OWNER, body, **options)
-    return [chunk.body async for chunk in service.read_turn("agent-1", OWNER, turn.id) if chunk.kind == "chunk"]
+    return [chunk.body async for chunk in read_turn(service, "agent-1", OWNER, turn.id) if chunk.kind == "chunk"]
 
 
 # ---- rights
@@ -128,7 +129,7 @@ async def _turn(service: AgentService, agent: str, key: str) -> object:
 
 async def _read_turn(service: AgentService, agent: str, key: str) -> object:
     turn = service.turn("agent-1", OWNER, b"hello")
-    return service.read_turn(agent, key, turn.id)
+    return read_turn(service, agent, key, turn.id)
 
 
 async def _info(service: AgentService, agent: str, key: str) -> object:
@@ -234,9 +235,9 @@ async def test_a_turn_is_read_again_by_its_id(service: AgentService) -> None:
     turn = service.turn("agent-1", OWNER, b"a b c")
     await turn.wait_ended()
 
-    assert [chunk.body async for chunk in service.read_turn("agent-1", OWNER, turn.id, 1)] == [b"b", b"c", b""]
+    assert [chunk.body async for chunk in read_turn(service, "agent-1", OWNER, turn.id, 1)] == [b"b", b"c", b""]
     with pytest.raises(Unknown, match="unknown turn"):
-        service.read_turn("agent-1", OWNER, "turn-1")
+        read_turn(service, "agent-1", OWNER, "turn-1")
 
 
 async def test_a_turn_of_another_agent_is_unknown(service: AgentService) -> None:
@@ -247,7 +248,7 @@ async def test_a_turn_of_another_agent_is_unknown(service: AgentService) -> None
     service.turn("agent-1", OWNER, b"hello")
 
     with pytest.raises(Unknown):
-        service.read_turn("agent-1", OWNER, turn.id)
+        read_turn(service, "agent-1", OWNER, turn.id)
     await others.close()
 
 
@@ -287,7 +288,7 @@ async def test_an_agent_that_has_ended_refuses_new_requests(service: AgentServic
     for name in ("turn", "control", "mail"):
         with pytest.raises(Gone, match="it was told to"):
             await CALLS[name][1](service, "agent-1", OWNER)
-    assert [chunk.kind async for chunk in service.read_turn("agent-1", OWNER, turn.id)] == ["chunk", "error"]
+    assert [chunk.kind async for chunk in read_turn(service, "agent-1", OWNER, turn.id)] == ["chunk", "error"]
     assert await service.history("agent-1", OWNER)
     assert service.info("agent-1", OWNER).id == "agent-1"
     assert not await service.interrupt("agent-1", OWNER)
@@ -530,7 +531,7 @@ async def test_a_reader_that_is_too_slow_gets_missed(agent_table: AgentTable) ->
     await turn.wait_ended()
 
     with pytest.raises(Missed):
-        service.read_turn("agent-1", OWNER, turn.id)
+        read_turn(service, "agent-1", OWNER, turn.id)
     await service.close()
 
 
@@ -543,7 +544,7 @@ async def test_a_stream_of_a_turn_ends_when_its_key_expires(agent_table: AgentTa
     service = AgentService(agent_table.admit, TYPES, clock=clock)
     agent_table.rights["lent"], agent_table.seconds_left_by["lent"] = ("turn",), 60.0
     turn = service.turn("agent-1", OWNER, b"a wait")
-    reading = asyncio.create_task(_all(service.read_turn("agent-1", "lent", turn.id)))
+    reading = asyncio.create_task(_all(read_turn(service, "agent-1", "lent", turn.id)))
     await eventually(lambda: turn.readable_number == 1 and clock.sleeping == 1)
     await clock.advance(59)
     assert not reading.done()

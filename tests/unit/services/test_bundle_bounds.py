@@ -20,6 +20,7 @@ from ramet.services.packaging.bundles.manifest import MANIFEST, manifest_of
 from ramet.services.packaging.bundles.requirements import Installs
 from ramet.services.packaging.contract import BundleLimits, BundleTooLarge
 from ramet.services.packaging.service import PackagingService
+from tests.support.image_jobs import wait_finished
 from tests.support.tars import tar
 
 LARGE = 8_000_000
@@ -264,5 +265,5 @@ async def test_bundles_that_are_used_together_have_a_bounded_number_of_files(
             with pytest.raises(InvalidValue, match=r"6 files' is not accepted; expected .* at most 5 files together"):
                 await call
 
-        assert (await service.wait_finished((await service.create_image("", [one, small])).id)).state == "done"
+        assert (await wait_finished(service, (await service.create_image("", [one, small])).id)).state == "done"
         assert (await service.loadable(small, [one])).id == small

@@ -26,6 +26,7 @@ from ramet.services.errors import InUse
 from ramet.services.packaging.bundles.unpack import extract, scan
 from ramet.services.packaging.contract import BundleInfo, BundleLimits, BundleTooLarge, Job
 from ramet.services.packaging.service import PackagingService
+from tests.support.image_jobs import wait_finished
 from tests.support.tars import END, header, member, record, tar
 
 SMALL = BundleLimits(upload=400_000, total=100_000, file=60_000, members=50, depth=4)
@@ -595,7 +596,7 @@ async def test_a_bundle_is_not_deleted_while_an_image_is_made_of_it(tmp_path: Pa
         )
         assert isinstance(build, Job)
         assert isinstance(removal, InUse)
-        await service.wait_finished(build.id)
+        await wait_finished(service, build.id)
         with pytest.raises(InUse, match=build.id):
             await service.delete_bundle(id)
         await service.delete_image(build.id)

@@ -21,6 +21,7 @@ from ramet.services.errors import BodyTooLarge, Missed
 from ramet.services.turns.queue import TurnLimits, TurnQueue
 from ramet.services.turns.turn import CHUNK_BYTES, Turn
 from tests.support.echo_agents import Echo, EchoInfo
+from tests.support.turns import chunks_of
 from tests.support.waiting import eventually
 
 
@@ -58,7 +59,7 @@ async def new_queue(agent: Echo, clock: FakeClock) -> AsyncIterator[Talking]:
 
 async def read(turn: Turn, after: int = 0) -> list[Chunk]:
     """Read a turn to its end."""
-    return [chunk async for chunk in turn.read(after)]
+    return [chunk async for chunk in chunks_of(turn, after)]
 
 
 async def append_all(chunks: AsyncIterator[Chunk], to: list[Chunk]) -> None:
@@ -238,14 +239,14 @@ async def test_a_number_beyond_the_end_of_a_turn_is_refused(new_queue: Talking, 
     await turn.wait_ended()
 
     with pytest.raises(InvalidValue, match="from 0 to 2"):
-        turn.read(after)
+        chunks_of(turn, after)
 
 
 async def test_a_turn_whose_reader_leaves_continues_and_can_be_read_again(new_queue: Talking, agent: Echo) -> None:
     """AC-S3-5: A client that lost its connection continues after its last chunk."""
     conversation = new_queue()
     turn = conversation.turn(b"a wait b", "words")
-    async with aclosing(turn.read()) as chunks:
+    async with aclosing(chunks_of(turn)) as chunks:
         first = await anext(chunks)
     agent.go_on.set()
     await turn.wait_ended()
@@ -262,8 +263,8 @@ async def test_a_turn_can_be_interrupted_when_its_last_reader_leaves(new_queue: 
     conversation = new_queue()
     turn = conversation.turn(b"a wait b", "words", "interrupt")
     following = conversation.turn(b"next", "words")
-    stays = turn.read()
-    async with aclosing(turn.read()) as chunks:
+    stays = chunks_of(turn)
+    async with aclosing(chunks_of(turn)) as chunks:
         await anext(stays)
         await anext(chunks)
     for _ in range(10):
@@ -512,9 +513,9 @@ async def test_a_slow_reader_delays_no_other_reader(new_queue: Talking) -> None:
     tracemalloc.start()
     try:
         turn = conversation.turn(b"flood", "words")
-        async with aclosing(turn.read()) as slow:
+        async with aclosing(chunks_of(turn)) as slow:
             first = await anext(slow)
-            numbers = [chunk.number async for chunk in turn.read()]
+            numbers = [chunk.number async for chunk in chunks_of(turn)]
             assert bodies_of(await read(conversation.turn(b"hello", "words"))) == [b"hello"]
             peak = tracemalloc.get_traced_memory()[1]
             rest: list[Chunk] = []
@@ -539,7 +540,7 @@ async def test_a_reader_of_dropped_chunks_gets_missed_at_once(new_queue: Talking
     await turn.wait_ended()
 
     with pytest.raises(Missed, match="number 92"):
-        turn.read()
+        chunks_of(turn)
 
     assert [chunk.number for chunk in await read(turn, 91)] == list(range(92, 102))
 
@@ -551,7 +552,7 @@ async def test_a_long_answer_drops_the_answers_before_it(new_queue: Talking) -> 
     await turns[-1].wait_ended()
 
     with pytest.raises(Missed):
-        conversation.get(turns[0].id).read()
+        chunks_of(conversation.get(turns[0].id))
 
     assert bodies_of(await read(turns[2])) == [b"hello"]
     assert conversation.kept_bytes <= 50_000
@@ -575,4 +576,4 @@ async def test_a_turn_of_many_small_chunks_is_bounded_too(new_queue: Talking) ->
 
     assert len(await read(turn, turn.readable_number - 300)) == 300
     with pytest.raises(Missed):
-        turn.read(turn.readable_number - 100_000 // CHUNK_BYTES - 1)
+        chunks_of(turn, turn.readable_number - 100_000 // CHUNK_BYTES - 1)

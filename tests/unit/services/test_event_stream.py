@@ -1,4 +1,4 @@
-"""services/http/event_stream.py: The end of an event stream tells its reader whether to reconnect."""
+"""services/http/sse.py: The end of an event stream tells its reader whether to reconnect."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import AsyncGenerator
 import pytest
 
 from ramet.core.errors import OwnedElsewhere, RametError, StoreFailed, Unknown
-from ramet.services.http.event_stream import encode_events
-from ramet.services.http.sse import StreamMoved
+from ramet.services.http.sse import StreamMoved, encode_events
 from ramet.services.turns.tree_events import TreeEvent
 
 

@@ -14,8 +14,7 @@ from ramet.core.errors import InvalidValue
 from ramet.services.errors import KeyReused, RequestInProgress
 from ramet.services.idempotency.attempts import Attempt, Sender, checked_key
 from ramet.services.idempotency.ledger import Ledger
-from ramet.services.idempotency.records import ANSWER, ANSWER_BYTES, REQUEST, StoredAnswer
-from ramet.services.idempotency.retention import Retention
+from ramet.services.idempotency.records import ANSWER, ANSWER_BYTES, REQUEST, Retention, StoredAnswer
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.store.postgres import PostgresStore

@@ -17,6 +17,7 @@ from ramet.services.packaging.build import MAX_BUNDLES
 from ramet.services.packaging.bundles.requirements import Installs, parse_requirements
 from ramet.services.packaging.contract import BundlesClash, Job
 from ramet.services.packaging.service import PackagingService
+from tests.support.image_jobs import wait_finished
 from tests.support.tars import tar
 from tests.support.wheels import wheel
 
@@ -31,7 +32,7 @@ async def upload_bundle(service: PackagingService, files: dict[str, bytes]) -> s
 
 async def make_image(service: PackagingService, bundles: Sequence[str], base: str = "") -> Image:
     """Return the image of a job that must succeed."""
-    job = await service.wait_finished((await service.create_image(base, bundles)).id)
+    job = await wait_finished(service, (await service.create_image(base, bundles)).id)
     assert job == Job(id=job.id, state="done", image=job.id), job.error
     return await service.image(job.image)
 
@@ -141,7 +142,7 @@ async def test_many_requests_for_one_image_are_one_job(tmp_path: Path) -> None:
         bundle = await upload_bundle(service, SUMS)
 
         jobs = await asyncio.gather(*(service.create_image("", [bundle]) for _ in range(10)))
-        await service.wait_finished(jobs[0].id)
+        await wait_finished(service, jobs[0].id)
 
         assert len({job.id for job in jobs}) == 1
         assert len(await service.list_images()) == 1
@@ -316,7 +317,7 @@ async def test_requirements_of_all_bundles_are_installed_together(tmp_path: Path
         new = await upload_bundle(service, {"requirements.txt": b"words == 2.*"})
         base = await make_image(service, [any_])
         image = await make_image(service, [old], base.id)
-        job = await service.wait_finished((await service.create_image("", [old, new])).id)
+        job = await wait_finished(service, (await service.create_image("", [old, new])).id)
 
         assert await run_in_image(base, "import words; print(words.version)") == "2.0"
         assert await run_in_image(image, "import words; print(words.version)") == "1.0"
@@ -330,7 +331,7 @@ async def test_a_failed_install_is_a_failed_job_and_leaves_nothing(tmp_path: Pat
     wheels.mkdir()
     async with PackagingService(tmp_path / "kept", installs=install_settings(wheels)) as service:
         bundle = await upload_bundle(service, {"requirements.txt": b"greeting\n"})
-        job = await service.wait_finished((await service.create_image("", [bundle])).id)
+        job = await wait_finished(service, (await service.create_image("", [bundle])).id)
 
         assert job.state == "failed"
         assert job.error is not None
@@ -362,7 +363,7 @@ async def test_a_package_that_must_be_built_is_not_installed(tmp_path: Path) -> 
     (wheels / "evil-1.0.tar.gz").write_bytes(archive)
     async with PackagingService(tmp_path / "kept", installs=install_settings(wheels)) as service:
         bundle = await upload_bundle(service, {"requirements.txt": b"evil\n"})
-        job = await service.wait_finished((await service.create_image("", [bundle])).id)
+        job = await wait_finished(service, (await service.create_image("", [bundle])).id)
 
     assert job.state == "failed"
     assert not mark.exists()
@@ -375,7 +376,7 @@ async def test_an_install_beyond_its_time_limit_is_ended(tmp_path: Path) -> None
         installs = Installs(pip_args=("-i", index), timeout_s=0.01)
         async with PackagingService(tmp_path, installs=installs) as service:
             bundle = await upload_bundle(service, {"requirements.txt": b"greeting\n"})
-            job = await service.wait_finished((await service.create_image("", [bundle])).id)
+            job = await wait_finished(service, (await service.create_image("", [bundle])).id)
 
             assert job.state == "failed"
             assert job.error is not None
@@ -413,7 +414,7 @@ async def test_pip_does_not_get_the_servers_environment(tmp_path: Path, monkeypa
     (tmp_path / "wheels").mkdir()
     async with PackagingService(tmp_path / "kept", installs=install_settings(tmp_path / "wheels")) as service:
         bundle = await upload_bundle(service, {"requirements.txt": b"greeting\n"})
-        job = await service.wait_finished((await service.create_image("", [bundle])).id)
+        job = await wait_finished(service, (await service.create_image("", [bundle])).id)
 
     assert job.state == "failed"
 
@@ -494,7 +495,7 @@ async def test_a_job_whose_image_cannot_be_written_fails(tmp_path: Path) -> None
     async with PackagingService(tmp_path) as service:
         bundle = await upload_bundle(service, SUMS)
         (tmp_path / "images").rename(tmp_path / "away")
-        job = await service.wait_finished((await service.create_image("", [bundle])).id)
+        job = await wait_finished(service, (await service.create_image("", [bundle])).id)
 
         assert job.state == "failed"
         assert job.error is not None

@@ -30,6 +30,7 @@ from ramet.services.packaging.oci.push import LABEL, publish
 from ramet.services.packaging.oci.registry import MAX_JSON, ImageReference, Registry, reference
 from ramet.services.packaging.service import PackagingService
 from tests.support.http import Answer, Handler, Request, serve
+from tests.support.image_jobs import wait_finished
 from tests.support.registries import IDENTITY, PASSWORD, USER, TokenServer, layout, needs_registry, registry, skopeo
 from tests.support.tars import tar
 
@@ -42,7 +43,7 @@ async def image_of(folder: Path, files: dict[str, bytes]) -> Image:
     """Return an image of one bundle."""
     async with PackagingService(folder) as service:
         bundle = await service.upload(tar(files, mode=0o755))
-        job = await service.wait_finished((await service.create_image("", [bundle.id])).id)
+        job = await wait_finished(service, (await service.create_image("", [bundle.id])).id)
         return await service.image(job.image)
 
 

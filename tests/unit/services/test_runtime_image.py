@@ -41,6 +41,7 @@ from ramet.services.packaging.runtime_image.files import (
 )
 from ramet.services.packaging.runtime_image.pod_images import PodImages
 from ramet.services.packaging.service import PackagingService
+from tests.support.image_jobs import wait_finished
 from tests.support.registries import PASSWORD, USER, layout, needs_registry, registry, skopeo
 from tests.support.tars import tar
 
@@ -191,7 +192,7 @@ async def test_a_runtime_image_is_pushed_once_and_bundles_go_on_top(tmp_path: Pa
                 tar({"kit/__init__.py": b"", "skills/sum/SKILL.md": b"---\nname: sum\n---\n"})
             )
             image = await service.image(
-                (await service.wait_finished((await service.create_image("", [bundle.id])).id)).image
+                (await wait_finished(service, (await service.create_image("", [bundle.id])).id)).image
             )
         above = await image_on(built, image, registry_client)
         assert await image_on(built, image, registry_client, on_progress=progress.append) == above
@@ -228,7 +229,7 @@ def images_in(host: str, folder: Path, progress: list[Progress]) -> PodImages:
 
 async def make_image(service: PackagingService, *bundles: str) -> Job:
     """Make an image of these bundles and return its finished job."""
-    return await service.wait_finished((await service.create_image("", bundles)).id)
+    return await wait_finished(service, (await service.create_image("", bundles)).id)
 
 
 @needs_registry

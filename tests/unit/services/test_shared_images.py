@@ -23,6 +23,7 @@ from ramet.services.packaging.service import PackagingService
 from ramet.services.teams.tables import TeamTables
 from ramet.store.contract import Document
 from ramet.store.postgres import PostgresStore
+from tests.support.image_jobs import wait_finished
 from tests.support.postgres import Server, own_postgres, postgres
 from tests.support.postgres_stores import open_store, schema
 from tests.support.sites import Site
@@ -136,7 +137,7 @@ async def test_concurrent_uploads_to_several_kernels_are_stored_once(kernels: Ke
 
     infos = await asyncio.gather(*(each.upload(tar(LARGE, mtime=at)) for at, each in enumerate(three * 2)))
     jobs = await asyncio.gather(*(each.create_image("", [infos[0].id]) for each in three * 2))
-    jobs_done = await asyncio.gather(*(each.wait_finished(jobs[0].id) for each in three))
+    jobs_done = await asyncio.gather(*(wait_finished(each, jobs[0].id) for each in three))
 
     assert len(set(infos)) == 1
     assert len({job.id for job in jobs}) == 1
@@ -339,7 +340,7 @@ async def test_a_job_is_known_everywhere_and_fails_with_its_kernel(kernels: Kern
         assert refusal.value.users == (job.id,)
         with pytest.raises(Unknown, match="image"):
             await two.image(job.id)
-        waiting = asyncio.create_task(two.wait_finished(job.id))
+        waiting = asyncio.create_task(wait_finished(two, job.id))
         await kernels.stores["one"].close()
         failed_job = await waiting
         await one.close()
@@ -360,7 +361,7 @@ async def test_a_failed_job_gives_its_reason_at_every_kernel(kernels: Kernels) -
         one = await kernels.begin("one", installs=replace(deaf, timeout_s=0.01))
         two = await kernels.begin("two", installs=install_settings(kernels.folder / "wheels"))
         bundle = await one.upload(tar({"requirements.txt": b"greeting\n"}))
-        failed_job = await one.wait_finished((await one.create_image("", [bundle.id])).id)
+        failed_job = await wait_finished(one, (await one.create_image("", [bundle.id])).id)
     assert failed_job.error is not None
     assert "not done within 0.01 s" in failed_job.error.message
     assert await two.job(failed_job.id) == failed_job

@@ -17,6 +17,7 @@ from ramet.services.turns.log import CHUNKS_KIND, REQUEST_KIND, TurnLog
 from ramet.services.turns.queue import TurnQueue
 from ramet.services.turns.turn import Turn
 from ramet.store.memory import MemoryStore
+from tests.support.turns import chunks_of
 from tests.support.waiting import eventually
 
 
@@ -102,7 +103,7 @@ async def restored_queue(running_agent: CutAgent, store: MemoryStore) -> TurnQue
 
 
 async def read(turn: Turn, after: int = 0) -> list[Chunk]:
-    return [chunk async for chunk in turn.read(after)]
+    return [chunk async for chunk in chunks_of(turn, after)]
 
 
 def words(chunks: Sequence[Chunk]) -> list[tuple[int, str, bytes]]:

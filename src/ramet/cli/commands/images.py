@@ -7,7 +7,7 @@ import os
 import sys
 from argparse import Namespace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 from ramet.cli.settings_file import settings_file
 from ramet.core.errors import InvalidValue
@@ -34,13 +34,13 @@ def images(options: Namespace) -> int:
 
 
 async def _base(config: Config, options: Namespace, printer: ProgressPrinter) -> str:
-    async with open_registry(_required_setting(config, "registry_url"), **_login(config)._asdict()) as registry:
+    async with open_registry(_required_setting(config, "registry_url"), **_login(config)) as registry:
         return await push_base(registry, Path(options.tar), options.to, on_progress=printer.show)
 
 
 async def _runtime(config: Config, options: Namespace, printer: ProgressPrinter) -> str:
     base = _required_setting(config, "base_image")
-    async with open_registries(_required_setting(config, "registry_url"), base, **_login(config)._asdict()) as at:
+    async with open_registries(_required_setting(config, "registry_url"), base, **_login(config)) as at:
         image = await runtime_image(
             at.registry, at.base, options.kind, into=options.into or "", source=at.source, on_progress=printer.show
         )
@@ -60,14 +60,9 @@ def _required_setting(config: Config, name: str) -> str:
     return value
 
 
-class _Login(NamedTuple):
-    username: str
-    password: str
-
-
-def _login(config: Config) -> _Login:
+def _login(config: Config) -> dict[str, Any]:
     password = config.registry_password.read(os.environ) if config.registry_password else ""
-    return _Login(config.registry_username or "", password)
+    return {"username": config.registry_username or "", "password": password}
 
 
 class ProgressPrinter:

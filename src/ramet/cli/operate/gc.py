@@ -116,12 +116,12 @@ def _cutoff(options: Namespace) -> datetime:
 
 
 async def _remove_trees(options: Namespace, store: SqliteStore) -> _SweepResult:
-    from ramet.services.teams.needed_trees import needed_trees
+    from ramet.services.teams.tables import TeamTables
 
     now, cutoff = SystemClock().now(), _cutoff(options)
     await store.open()
     try:
-        keep = [*options.keep, *await needed_trees(store)]
+        keep = [*options.keep, *await TeamTables(store).needed_trees()]
         removed_trees = await sweep(store, options.dir, before=cutoff, now=now, keep=keep, dry_run=options.dry_run)
         if options.dry_run:
             return _SweepResult(removed_trees, 0, [])

@@ -61,14 +61,16 @@ def import_function(reference: FunctionReference) -> Callable[..., Any]:
 
 def check_source(reference: FunctionReference, folders: Sequence[Path]) -> None:
     """Check that the sources of these folders define the function. Raises InvalidValue if no line binds its name."""
-    parts = reference.module.split(".")
-    for folder in folders:
-        for file in (folder.joinpath(*parts).with_suffix(".py"), folder.joinpath(*parts, "__init__.py")):
-            if file.is_file() and reference.name in _bound_names(file):
-                return
-    raise InvalidValue(
-        FIELD, str(reference), f"a function of the image's code; module {reference.module!r} has no such name"
-    )
+    if not any(reference.name in _bound_names(file) for file in sources_of(reference, folders)):
+        raise InvalidValue(
+            FIELD, str(reference), f"a function of the image's code; module {reference.module!r} has no such name"
+        )
+
+
+def sources_of(reference: FunctionReference, folders: Sequence[Path]) -> tuple[Path, ...]:
+    """Return the files of these folders that could be the module."""
+    paths = [folder.joinpath(*reference.module.split(".")) for folder in folders]
+    return tuple(file for each in paths for file in (each.with_suffix(".py"), each / "__init__.py") if file.is_file())
 
 
 def tree_of(file: Path, field: str) -> ast.Module:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.errors import InvalidValue
 from ramet.services.contract import AgentType
 
 if TYPE_CHECKING:
@@ -39,36 +39,21 @@ class AgentTypes(Mapping[str, AgentType]):
                 raise InvalidValue("agent type", each.name, "one of each name")
             self._types[each.name] = each
 
-    @property
-    def names(self) -> Sequence[str]:
-        """Return all names, sorted, also of types that cannot be loaded."""
-        return sorted({*self._types, *self._entry_points()})
-
-    def find(self, name: str) -> AgentType:
-        """Return the type of that name.
-
-        Raises Unknown, and InvalidValue naming the entry point if a plugin is no agent type.
-        """
-        if name not in self._types:
-            points = self._entry_points().get(name)
-            if points is None:
-                raise Unknown("agent type", name, tuple(self.names))
-            self._types[name] = _load(points)
-        return self._types[name]
-
     def __getitem__(self, name: str) -> AgentType:
-        if name not in self:
-            raise KeyError(name)
-        return self.find(name)
+        """Return the type of that name. Raises InvalidValue naming the entry point if a plugin is no agent type."""
+        if name not in self._types:
+            self._types[name] = _load(self._entry_points()[name])
+        return self._types[name]
 
     def __contains__(self, name: object) -> bool:
         return name in self._types or name in self._entry_points()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
+        """Iterate over all names, sorted, also of types that cannot be loaded."""
+        return iter(sorted({*self._types, *self._entry_points()}))
 
     def __len__(self) -> int:
-        return len(self.names)
+        return len({*self._types, *self._entry_points()})
 
     def _entry_points(self) -> Mapping[str, Sequence[importlib.metadata.EntryPoint]]:
         if self._plugins is None:

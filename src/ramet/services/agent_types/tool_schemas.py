@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ramet.core.errors import InvalidValue
-from ramet.services.agent_types.imports import FunctionReference, parse_reference, tree_of
+from ramet.services.agent_types.imports import FunctionReference, parse_reference, sources_of, tree_of
 from ramet.services.contract import CodeTool
 
 _NAME = re.compile(r"[A-Za-z0-9_]{1,64}\Z")
@@ -41,7 +41,7 @@ def tools_of(names: Iterable[str], folders: Sequence[Path], field: str) -> tuple
     Raises InvalidValue like `tool_of`, for duplicate names, and for too much source in all.
     """
     names = tuple(names)
-    files = {file for each in names for file in _files(parse_reference(each, field), folders)}
+    files = {file for each in names for file in sources_of(parse_reference(each, field), folders)}
     if (size := sum(file.stat().st_size for file in files)) > MAX_SOURCES:
         raise InvalidValue(field, f"modules of {size} bytes", f"modules of at most {MAX_SOURCES} bytes in all")
     tools: dict[str, CodeTool] = {}
@@ -73,7 +73,7 @@ def tool_of(name: str, folders: Sequence[Path], field: str) -> CodeTool:
 def _function(
     reference: FunctionReference, folders: Sequence[Path], field: str
 ) -> ast.FunctionDef | ast.AsyncFunctionDef:
-    for file in _files(reference, folders):
+    for file in sources_of(reference, folders):
         status = file.stat()
         functions = _functions(file, status.st_size, status.st_mtime_ns, field)
         if isinstance(functions, InvalidValue):
@@ -81,12 +81,6 @@ def _function(
         if reference.name in functions:
             return functions[reference.name]
     raise InvalidValue(field, str(reference), "a function that a module of the image's code defines at its top")
-
-
-def _files(reference: FunctionReference, folders: Sequence[Path]) -> tuple[Path, ...]:
-    """Return the files of these folders that could be the module."""
-    paths = [folder.joinpath(*reference.module.split(".")) for folder in folders]
-    return tuple(file for each in paths for file in (each.with_suffix(".py"), each / "__init__.py") if file.is_file())
 
 
 @lru_cache(maxsize=8)  # A tree takes up to a hundred times as much memory as its source.

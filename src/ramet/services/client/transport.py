@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import socket
+import struct
 from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, TypeVar
 
-from ramet.core.errors import Gone, RametError
+from ramet.core.errors import Denied, Gone, RametError
 from ramet.services.client import requests
 from ramet.services.client.errors import error_of
-from ramet.services.client.peer_credentials import verify_peer
 from ramet.services.client.requests import RequestSpec, ServerAddress, request_to
 from ramet.services.client.retry import Lost, RetryingReader
 from ramet.services.http.endpoints import Endpoint
@@ -19,7 +21,8 @@ T = TypeVar("T")
 TIMEOUT_S = 60.0
 #: The read timeout of a stream: more than twice a server's interval of keep-alive messages.
 SILENCE_S = 40.0
-_WATCHED = {"trace": verify_peer}
+_PEER = struct.Struct("3i")  #: process, user, group
+_CONNECTED = "connection.connect_unix_socket.complete"
 
 
 class Transport:
@@ -76,15 +79,7 @@ class Transport:
     async def _send_once(self, ask: RequestSpec[T], key: str | None, waits: bool) -> T:
         options, http = {"timeout": None} if waits else {}, self._require_http()
         try:
-            response = await http.request(
-                ask.endpoint.method,
-                ask.path,
-                content=ask.body,
-                params=ask.params,
-                headers=self._headers(ask, key),
-                extensions=_WATCHED,
-                **options,
-            )
+            response = await http.request(**self._arguments(ask, key), **options)
         except self._transport_error as problem:
             raise self._unreachable(problem) from None
         if response.status_code >= 400:
@@ -98,17 +93,9 @@ class Transport:
         on_headers: Callable[[Mapping[str, str]], None] = lambda headers: None,
     ) -> AsyncGenerator[ServerSentEvent, None]:
         """Yield the events of any answer that is a stream. `on_headers` is called with the answer's headers."""
-        http = self._require_http()
+        http, timeout = self._require_http(), requests.http().Timeout(TIMEOUT_S, read=SILENCE_S, pool=None)
         try:
-            async with http.stream(
-                ask.endpoint.method,
-                ask.path,
-                content=ask.body,
-                params=ask.params,
-                headers=self._headers(ask, key),
-                extensions=_WATCHED,
-                timeout=requests.http().Timeout(TIMEOUT_S, read=SILENCE_S, pool=None),
-            ) as response:
+            async with http.stream(**self._arguments(ask, key), timeout=timeout) as response:
                 if response.status_code >= 400:
                     raise error_of(await response.aread(), response.status_code)
                 on_headers(response.headers)
@@ -119,9 +106,17 @@ class Transport:
         except self._transport_error as problem:
             raise self._unreachable(problem) from None
 
-    def _headers(self, ask: RequestSpec[Any], key: str | None) -> dict[str, str]:
+    def _arguments(self, ask: RequestSpec[Any], key: str | None) -> dict[str, Any]:
+        """Return the arguments with which the HTTP client sends a request."""
         key_text = self._address.key if key is None else requests.checked_key(key)
-        return {**ask.headers, **({"authorization": f"Bearer {key_text}"} if key_text else {})}
+        return {
+            "method": ask.endpoint.method,
+            "url": ask.path,
+            "content": ask.body,
+            "params": ask.params,
+            "headers": {**ask.headers, **({"authorization": f"Bearer {key_text}"} if key_text else {})},
+            "extensions": {"trace": _verify_peer},
+        }
 
     def _require_http(self) -> Any:
         if self._http is None:
@@ -133,3 +128,19 @@ class Transport:
         reason = re.sub(r"^\[Errno \d+\] ", "", str(problem)) or type(problem).__name__
         hint = "; is `ramet serve` running there?" if self._address.socket else ""
         return Lost(f"no server answers at {address}: {reason}{hint}")
+
+
+async def _verify_peer(event: str, info: dict[str, Any]) -> None:
+    """Check each new connection of httpx2, as its extension `trace`, before any data is sent.
+
+    A key is sent only to a process of this user or of root. Raises Denied if a process of another user listens at a
+    Unix socket; the connection is closed then.
+    """
+    if event != _CONNECTED:
+        return
+    stream = info["return_value"]
+    connection: socket.socket = stream.get_extra_info("socket")
+    _, user, _ = _PEER.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    if user not in (os.geteuid(), 0):
+        await stream.aclose()
+        raise Denied("a key for the server at this socket", f"a process of user {user} listens there, not of this one")

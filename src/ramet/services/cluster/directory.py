@@ -7,22 +7,22 @@ lookup is cached until a kernel joins or leaves, or until a kernel says that it 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
 from ramet.core.errors import Damaged, RametError
 from ramet.host.control.schedules import ScheduleTable
+from ramet.host.journal.journal import Journal
+from ramet.services.teams.service import AgentSpawnerService
 from ramet.services.teams.tables import AGENT, TEAM, is_readable
 from ramet.store.contract import Document, KernelInfo, Store
 
-V = TypeVar("V")
 _log = logging.getLogger("ramet.serve")
 _CACHE_SIZE: Final = 100_000
 _POLL_S: Final = 0.05
@@ -46,6 +46,14 @@ class Owner(NamedTuple):
     kernel: str
 
 
+class LocalOwnership(NamedTuple):
+    """The objects that this kernel owns: the teams and agents of `spawner`, and the trees of `journal`."""
+
+    spawner: AgentSpawnerService
+    journal: Journal
+    is_draining: Callable[[], bool]  #: whether this kernel is about to end, and takes no new work
+
+
 class Directory:
     """The directory of one store, as the kernel `own_name` sees it. Usable between `open` and `close`."""
 
@@ -53,18 +61,19 @@ class Directory:
         self.me = own_name
         self.kernels: Mapping[str, KernelInfo] = {}
         self._store = store
-        self._teams_of: _Cache[str] = _Cache()  #: teams, by agent
-        self._team_ids: _Cache[str] = _Cache()  #: ids of teams, by name
-        self._kernels: _Cache[str] = _Cache()  #: kernels, by team
-        self._trees: _Cache[str] = _Cache()  #: trees, by run
-        self._owners: _Cache[str] = _Cache()  #: kernels, by tree
+        self._teams_of = _Cache()  #: teams, by agent
+        self._team_ids = _Cache()  #: ids of teams, by name
+        self._kernels = _Cache()  #: kernels, by team
+        self._trees = _Cache()  #: trees, by run
+        self._owners = _Cache()  #: kernels, by tree
         self._schedules = ScheduleTable(store)
-        self.by_key: _Cache[str] = _Cache()  #: kernels, by the hash of an agent's key
-        self._listeners: list[Callable[[], None]] = []
+        self.by_key = _Cache()  #: kernels, by the hash of an agent's key
         self._unsubscribe: Callable[[], None] = lambda: None
         self._refresh_task: asyncio.Task[None] | None = None
         self._is_stale = False
         self.on_lost: Callable[[str], object] = lambda kernel: None  #: called with each lost kernel, except this one
+        #: called after kernels joined or left, once `kernels` is up to date
+        self.on_news: Callable[[], None] = lambda: None
 
     async def open(self) -> None:
         """Read all kernels, and subscribe to changes of them."""
@@ -77,10 +86,6 @@ class Directory:
         if self._refresh_task is not None:
             self._refresh_task.cancel()
             await asyncio.wait({self._refresh_task})
-
-    def add_listener(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after kernels joined or left, once `kernels` is up to date."""
-        self._listeners.append(listener)
 
     def reachable_kernels(self) -> list[KernelInfo]:
         """Return the other kernels that are alive and have an address."""
@@ -221,20 +226,19 @@ class Directory:
                 self.by_key.drop_value(each.name)
                 if each.name != self.me:
                     self.on_lost(each.name)
-        for listener in self._listeners:
-            listener()
+        self.on_news()
 
 
-class _Cache(Generic[V]):
+class _Cache:
     """A cache of the newest lookups."""
 
     def __init__(self) -> None:
-        self._values: OrderedDict[str, V] = OrderedDict()
+        self._values: OrderedDict[str, str] = OrderedDict()
 
-    def get(self, key: str) -> V | None:
+    def get(self, key: str) -> str | None:
         return self._values.get(key)
 
-    def put(self, key: str, value: V) -> V:
+    def put(self, key: str, value: str) -> str:
         self._values[key] = value
         if len(self._values) > _CACHE_SIZE:
             self._values.popitem(last=False)
@@ -243,11 +247,6 @@ class _Cache(Generic[V]):
     def drop(self, key: str) -> None:
         self._values.pop(key, None)
 
-    def drop_value(self, value: V) -> None:
+    def drop_value(self, value: str) -> None:
         for key in [key for key, each in self._values.items() if each == value]:
             del self._values[key]
-
-
-def hash_of(key: str) -> str:
-    """Return the hash of a key, for lookups and comparisons."""
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()

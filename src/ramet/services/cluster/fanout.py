@@ -13,10 +13,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ramet.core.errors import NotYours, RametError, Unknown
-from ramet.services.cluster.directory import Directory
+from ramet.services.cluster.directory import Directory, LocalOwnership
 from ramet.services.cluster.errors import outcome_unknown, unavailable
 from ramet.services.cluster.forward import Body, Unreachable
-from ramet.services.cluster.local import LocalOwnership
 from ramet.services.cluster.peer_requests import PeerRequests
 from ramet.services.http.request import JSON_BYTES, RequestContext
 from ramet.services.idempotency.attempts import HEADER

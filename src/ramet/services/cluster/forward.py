@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final
 
 from starlette.requests import ClientDisconnect
@@ -19,6 +19,7 @@ from ramet.core.errors import MissingExtra
 from ramet.services.cluster.auth import FROM, PASS
 from ramet.services.errors import BodyTooLarge
 from ramet.services.http.request import JSON_BYTES
+from ramet.services.http.responses import wait_disconnect
 
 if TYPE_CHECKING:
     from ramet.services.http.request import RequestContext
@@ -115,23 +116,24 @@ class Forwarder:
             raise MissingExtra("several kernels", "server") from None
         self._httpx: Any = httpx2
         self._transports: dict[str, Any] = {}
-        self._requests: dict[asyncio.Task[Any], str] = {}  #: the name of the kernel for each active request
-        self._streams: set[asyncio.Task[Any]] = set()  #: the event streams that are being passed on
+        self.transport_error: type[Exception] = httpx2.TransportError
+        self.requests: dict[asyncio.Task[Any], str] = {}  #: the name of the kernel for each active request
+        self.streams: set[asyncio.Task[Any]] = set()  #: the event streams that are being passed on
 
     async def close(self) -> None:
         """End all active requests and all connections. Idempotent."""
-        await self._end(list(self._requests))
+        await self._end(list(self.requests))
         transports, self._transports = list(self._transports.values()), {}
         for each in transports:
             await each.aclose()
 
     async def cancel_requests(self, kernel: str) -> None:
         """End the active requests to a lost kernel, which will not be answered."""
-        await self._end([task for task, receiver in self._requests.items() if receiver == kernel])
+        await self._end([task for task, receiver in self.requests.items() if receiver == kernel])
 
     async def end_streams(self) -> None:
         """End the forwarded streams, in their middle; other active requests are still answered."""
-        await self._end(list(self._streams))
+        await self._end(list(self.streams))
 
     async def send(
         self,
@@ -146,11 +148,22 @@ class Forwarder:
 
         Raises Unreachable, BodyTooLarge, and ClientDisconnect if the client has left.
         """
-        sending = asyncio.create_task(
-            self._send(call, body, kernel, address, extra_headers, target), name="ramet forward"
+        scope = call.request.scope
+        headers = [(name, value) for name, value in scope["headers"] if name not in _HOP_BY_HOP | _OWN_HEADERS]
+        headers += [(name.encode(), value.encode()) for name, value in extra_headers.items()]
+        headers.append((b"host", b"ramet"))
+        if target is None:
+            target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
+        request = self._httpx.Request(
+            call.request.method,
+            self._url(address, target),
+            headers=headers,
+            content=body.pieces() if call.has_body else None,
+            extensions=self._timeouts(None),
         )
-        self._requests[sending] = kernel
-        sending.add_done_callback(lambda task: self._requests.pop(task, None))
+        sending = asyncio.create_task(self._send(request, kernel, address), name="ramet forward")
+        self.requests[sending] = kernel
+        sending.add_done_callback(lambda task: self.requests.pop(task, None))
         disconnect = asyncio.create_task(_client_left(call, body), name="ramet forward's client")
         try:
             await asyncio.wait({sending, disconnect}, return_when=asyncio.FIRST_COMPLETED)
@@ -165,51 +178,22 @@ class Forwarder:
                 sending.cancel()
             await asyncio.wait({sending, disconnect})
 
-    async def ask(self, address: str, path: str, headers: Mapping[str, str]) -> int:
+    async def ask(self, kernel: str, address: str, path: str, headers: Mapping[str, str]) -> int:
         """Send a small GET request, and return the status of its answer. Raises Unreachable."""
         url = self._url(address, path.encode())
         request = self._httpx.Request("GET", url, headers=dict(headers), extensions=self._timeouts(ASK_S))
-        try:
-            response = await self._transport(address).handle_async_request(request)
-            try:
-                await response.aread()
-                return int(response.status_code)
-            finally:
-                await response.aclose()
-        except self._httpx.ConnectError as problem:
-            raise Unreachable(str(problem), was_sent=False) from None
-        except self._httpx.TransportError as problem:
-            raise Unreachable(str(problem), was_sent=True) from None
+        response = await self._send(request, kernel, address)
+        await response.read()
+        return response.status
 
-    async def _send(
-        self,
-        call: RequestContext,
-        body: Body,
-        kernel: str,
-        address: str,
-        extra_headers: Mapping[str, str],
-        target: bytes | None,
-    ) -> ForwardedResponse:
-        scope = call.request.scope
-        headers = [(name, value) for name, value in scope["headers"] if name not in _HOP_BY_HOP | _OWN_HEADERS]
-        headers += [(name.encode(), value.encode()) for name, value in extra_headers.items()]
-        headers.append((b"host", b"ramet"))
-        if target is None:
-            target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
-        request = self._httpx.Request(
-            call.request.method,
-            self._url(address, target),
-            headers=headers,
-            content=body.pieces() if call.has_body else None,
-            extensions=self._timeouts(None),
-        )
+    async def _send(self, request: Any, kernel: str, address: str) -> ForwardedResponse:
         try:
             response = await self._transport(address).handle_async_request(request)
         except (self._httpx.ConnectError, self._httpx.ConnectTimeout, self._httpx.PoolTimeout) as problem:
             raise Unreachable(str(problem) or "it does not answer", was_sent=False) from None
-        except self._httpx.TransportError as problem:
+        except self.transport_error as problem:
             raise Unreachable(str(problem) or type(problem).__name__, was_sent=True) from None
-        return ForwardedResponse(response, kernel, self._requests, self._streams, self._httpx.TransportError)
+        return ForwardedResponse(response, kernel, self)
 
     def _url(self, address: str, target: bytes) -> Any:
         base = self._httpx.URL("http://ramet" if address.startswith("/") else address)
@@ -239,22 +223,9 @@ class Forwarder:
 class ForwardedResponse:
     """The answer of another kernel. Use it once: as an ASGI response, with `read`, or with `close`."""
 
-    def __init__(
-        self,
-        response: Any,
-        kernel: str,
-        requests: dict[asyncio.Task[Any], str],
-        streams: set[asyncio.Task[Any]],
-        transport_error: type[Exception],
-    ) -> None:
+    def __init__(self, response: Any, kernel: str, forwarder: Forwarder) -> None:
         self.status: int = response.status_code
-        self._streams = streams
-        self._response, self._kernel, self._requests, self._transport_error = (
-            response,
-            kernel,
-            requests,
-            transport_error,
-        )
+        self._response, self._kernel, self._forwarder = response, kernel, forwarder
 
     def header(self, name: str) -> str:
         """Return the header of that name, "" if there is none."""
@@ -264,7 +235,7 @@ class ForwardedResponse:
         """Return the whole body. Raises Unreachable if the connection breaks."""
         try:
             return bytes(await self._response.aread())
-        except self._transport_error as problem:
+        except self._forwarder.transport_error as problem:
             raise Unreachable(str(problem), was_sent=True) from None
         finally:
             await self.close()
@@ -276,21 +247,21 @@ class ForwardedResponse:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on each piece as it arrives, until the answer ends or breaks, or its reader leaves."""
         transfer = asyncio.create_task(self._transfer(send), name="ramet forward")
-        disconnect = asyncio.create_task(_wait_disconnect(receive), name="ramet forward's client")
-        self._requests[transfer] = self._kernel
+        disconnect = asyncio.create_task(wait_disconnect(receive), name="ramet forward's client")
+        self._forwarder.requests[transfer] = self._kernel
         if self.header("content-type").startswith("text/event-stream"):
-            self._streams.add(transfer)
+            self._forwarder.streams.add(transfer)
         try:
             await asyncio.wait({transfer, disconnect}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            self._requests.pop(transfer, None)
-            self._streams.discard(transfer)
+            self._forwarder.requests.pop(transfer, None)
+            self._forwarder.streams.discard(transfer)
             transfer.cancel()
             disconnect.cancel()
             await asyncio.wait({transfer, disconnect})
             await self.close()
         if not transfer.cancelled() and (problem := transfer.exception()) is not None:
-            if not isinstance(problem, self._transport_error):
+            if not isinstance(problem, self._forwarder.transport_error):
                 raise problem
             _log.warning("an answer of kernel %s was interrupted: %s", self._kernel, problem)
 
@@ -306,10 +277,4 @@ class ForwardedResponse:
 async def _client_left(call: RequestContext, body: Body) -> None:
     """Return when the client has left. While the body is being read, only the reader of the body notices that."""
     await body.read.wait()
-    await _wait_disconnect(call.request.receive)
-
-
-async def _wait_disconnect(receive: Receive) -> None:
-    with suppress(asyncio.CancelledError):
-        while (await receive())["type"] != "http.disconnect":
-            pass
+    await wait_disconnect(call.request.receive)

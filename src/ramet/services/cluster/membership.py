@@ -9,9 +9,8 @@ from typing import Final
 
 from ramet.core.errors import RametError
 from ramet.services.cluster.auth import PeerAuth
-from ramet.services.cluster.directory import Directory
+from ramet.services.cluster.directory import Directory, LocalOwnership
 from ramet.services.cluster.forward import Forwarder
-from ramet.services.cluster.local import LocalOwnership
 from ramet.services.cluster.router import KernelRouter
 from ramet.store.contract import Store
 
@@ -38,7 +37,7 @@ class Kernels:
     async def open(self) -> None:
         """Subscribe to changes of the other kernels."""
         self.directory.on_lost = self._on_lost
-        self.directory.add_listener(self._on_news)
+        self.directory.on_news = self._on_news
         await self.directory.open()
 
     async def announce(self, address: str) -> None:

@@ -54,6 +54,6 @@ class PeerRequests:
         """Return whether another kernel has the agent of that key; False if that kernel cannot be asked."""
         headers = {**self._auth.headers(kernel.name), "authorization": f"Bearer {key}"}
         try:
-            return await self._forwarder.ask(kernel.address, _PROBE, headers) == HTTPStatus.OK
+            return await self._forwarder.ask(kernel.name, kernel.address, _PROBE, headers) == HTTPStatus.OK
         except Unreachable:
             return False

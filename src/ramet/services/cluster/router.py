@@ -18,16 +18,16 @@ from starlette.responses import Response
 
 from ramet.core.errors import Gone, MailRefused, NotYours, OwnedElsewhere, RametError, StoreFailed, Unknown
 from ramet.services.cluster.auth import FROM, PeerAuth
-from ramet.services.cluster.directory import Directory, Owner, hash_of
+from ramet.services.cluster.directory import Directory, LocalOwnership, Owner
 from ramet.services.cluster.errors import MISDIRECTED, misdirected_request, outcome_unknown, unavailable
 from ramet.services.cluster.fanout import FanOut
 from ramet.services.cluster.forward import Body, ForwardedResponse, Forwarder, Unreachable
-from ramet.services.cluster.local import LocalOwnership
 from ramet.services.cluster.peer_requests import PeerRequests
 from ramet.services.errors import TakenOver
 from ramet.services.http.request import JSON_BYTES, RequestContext
 from ramet.services.idempotency.attempts import HEADER
 from ramet.services.problems import MEDIA_TYPE, to_problem
+from ramet.services.teams.keys import hash_of
 from ramet.store.contract import KernelInfo
 
 if TYPE_CHECKING:

@@ -127,7 +127,7 @@ def store_of(
     place: pathlib.Path | PostgresUrl | StoreAdapter | None, working_dir: pathlib.Path, kernel: str = "kernel"
 ) -> Store | None:
     """Return the store at a place; None for the store of the working directory. Raises MissingExtra, InvalidValue."""
-    if place is None or (isinstance(place, pathlib.Path) and place.resolve() == _journal_path(working_dir)):
+    if place is None or (isinstance(place, pathlib.Path) and place.resolve() == state_folder(working_dir) / JOURNAL):
         return None
     if isinstance(place, pathlib.Path):
         from ramet.store.sqlite.store import SqliteStore
@@ -178,7 +178,3 @@ def bundle_limits(settings: BundleSettings) -> BundleLimits:
 def installs_of(settings: InstallSettings) -> Installs | None:
     """Return how requirements are installed; None if they are not."""
     return Installs(pip_args=settings.pip_args, timeout_s=settings.timeout_s) if settings.allowed else None
-
-
-def _journal_path(working_dir: pathlib.Path) -> pathlib.Path:
-    return state_folder(working_dir) / JOURNAL

@@ -118,7 +118,7 @@ SETTINGS: Final = (
     Setting("bundles.total_bytes", _plain_check(validators.parse_int(1_024, 2**40)), number=True),
     Setting("bundles.kept_bytes", _plain_check(validators.parse_int(0, 2**50)), number=True),
     Setting("installs.allowed", _plain_check(validators.parse_bool)),
-    Setting("installs.pip_args", _plain_check(validators.arguments_of)),
+    Setting("installs.pip_args", _plain_check(validators.list_of(validators.plain_text, "arguments"))),
     Setting("installs.timeout_s", _plain_check(validators.parse_int(1, 86_400)), number=True),
     Setting("teams", validators.team_of, many=True),
     Setting("working_dir", validators.folder_of),

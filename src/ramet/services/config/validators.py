@@ -275,11 +275,6 @@ def parse_bool(field: str, value: Any) -> bool:
     return values[value.strip().lower()]
 
 
-def arguments_of(field: str, value: Any) -> tuple[str, ...]:
-    """Parse arguments of a command: a list, or a text that is split as in a shell."""
-    return list_of(plain_text, "arguments")(field, value)
-
-
 def list_of(check: Callable[[str, Any], str], kind: str = "names") -> Callable[[str, Any], tuple[str, ...]]:
     """Return a check for a list, or for a text that is split as in a shell.
 

@@ -77,7 +77,7 @@ class Application:
                 large = Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"headers are at most {HEAD_BYTES} bytes")
                 await responses.problem(large)(scope, receive, record_and_send)
             elif (operation := self._routes.find(scope["raw_path"].decode("latin-1"))) is None:
-                await _not_found(scope, receive, record_and_send)
+                await _not_found(self.parts, scope, receive, record_and_send)
             else:
                 scope["path_params"] = operation.names
                 route = operation.target.route(scope["method"])
@@ -221,7 +221,7 @@ def _reason(body: bytes) -> str:
     return f": {ascii(text)[1:-1][:_REASON_CHARS]}" if text else ""
 
 
-async def _not_found(scope: Scope, receive: Receive, send: Send) -> None:
-    call = RequestContext(Request(scope, receive), None)  # type: ignore[arg-type]  # there is nothing to answer with
+async def _not_found(parts: AppDependencies, scope: Scope, receive: Receive, send: Send) -> None:
+    call = RequestContext(Request(scope, receive), parts)
     refusal = Refusal(HTTPStatus.NOT_FOUND, "there is nothing at this path; see /openapi.json")
     await _send(_build_refusal(call, refusal), call, scope, receive, send)

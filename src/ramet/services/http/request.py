@@ -16,7 +16,7 @@ from ramet.core.errors import InvalidValue, NotYours, Unknown
 from ramet.services.contract import decode
 from ramet.services.errors import BodyTooLarge, UnknownKey
 from ramet.services.http.body_budget import BodyHold
-from ramet.services.http.responses import Refusal
+from ramet.services.http.responses import Refusal, wait_disconnect
 from ramet.services.idempotency.attempts import Attempt, Sender
 from ramet.services.validation_errors import invalid_value_of
 
@@ -44,7 +44,7 @@ class RequestContext:
         self.attempt: Attempt | None = None  #: set for a request with an `Idempotency-Key`
         self.sender: Sender | None = None  #: the sender whose revoked key is still valid for a repetition
         self.hasher: hmac.HMAC | None = None  #: updated with the body as it arrives
-        self._hold = BodyHold(parts.bodies, self._owner) if parts is not None else None
+        self._hold = BodyHold(parts.bodies, lambda: parts.spawner.owner_of(self.key))
 
     @property
     def key(self) -> str:
@@ -144,8 +144,7 @@ class RequestContext:
 
     def release(self) -> None:
         """Return the bytes of the body to the budget of all bodies. Idempotent."""
-        if self._hold is not None:
-            self._hold.release()
+        self._hold.release()
 
     async def _read(self, limit: int) -> bytes:
         length = self.request.headers.get("content-length", "")
@@ -189,7 +188,7 @@ class RequestContext:
             if not message.get("more_body"):
                 self._is_read = True
             if piece := message.get("body"):
-                if is_held and self._hold is not None:
+                if is_held:
                     self._hold.take(len(piece), is_whole=is_first and self._is_read)
                 is_first = False
                 if self.hasher is not None:
@@ -203,12 +202,8 @@ class RequestContext:
 
         Use it for work that is worthless without its answer. The body must have been read.
         """
-
-        async def leaves() -> None:
-            while (await self.request.receive())["type"] != "http.disconnect":
-                pass
-
-        work_task, disconnect = asyncio.create_task(work), asyncio.create_task(leaves())
+        work_task = asyncio.create_task(work)
+        disconnect = asyncio.create_task(wait_disconnect(self.request.receive))
         try:
             await asyncio.wait({work_task, disconnect}, return_when=asyncio.FIRST_COMPLETED)
             if not work_task.done():
@@ -240,10 +235,6 @@ class RequestContext:
             self._is_abandoned = seconds > 0
             return False
         return True
-
-    def _owner(self) -> str:
-        """Return the owner for the budget of bodies: the key's team; "" for the operator's key."""
-        return self.parts.spawner.owner_of(self.key)
 
 
 def key_of(request: Request) -> str:

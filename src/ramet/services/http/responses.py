@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import msgspec
 from starlette.responses import Response
+from starlette.types import Receive
 
 from ramet.services.errors import RequestInProgress
 from ramet.services.problems import MEDIA_TYPE, PREFIX, Problem, to_problem
@@ -33,6 +34,12 @@ class Refusal(Exception):
         )
         self.headers = dict(headers or {})
         super().__init__(detail)
+
+
+async def wait_disconnect(receive: Receive) -> None:
+    """Return when the client has left. The body of its request must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
 
 
 def json(value: Any, status: int = 200) -> Response:

@@ -2,6 +2,10 @@
 
 A reader that leaves ends only its stream. A slow reader is waited for, while only a small amount of its unread events
 is held here. Its connection is cut when it no longer reads at all (`ramet.services.http.connections`).
+
+Events with cursors are `event` with its cursor as id, then `done`, or `error` with a problem. A stream whose tree moved
+to another kernel breaks off. Its reader reconnects for the rest, and finds it there. So does a stream whose store
+cannot be read now: a kernel that loses its store is about to lose its trees as well.
 """
 
 from __future__ import annotations
@@ -12,7 +16,11 @@ from contextlib import aclosing, suppress
 
 from starlette.types import Receive, Scope, Send
 
-from ramet.wire.sse import HEARTBEAT
+from ramet.core.errors import OwnedElsewhere, RametError, StoreFailed
+from ramet.services.http.responses import wait_disconnect
+from ramet.services.problems import to_problem
+from ramet.services.turns.tree_events import TreeEvent
+from ramet.wire.sse import HEARTBEAT, encode
 
 HEARTBEAT_S = 15.0
 #: Bytes that may wait for one reader, in addition to the buffer of its connection.
@@ -26,6 +34,19 @@ _HEADERS = [
 
 class StreamMoved(Exception):
     """The signal that a stream continues in another kernel. Its connection breaks off, and its reader reconnects."""
+
+
+async def encode_events(events: AsyncGenerator[TreeEvent, None]) -> AsyncGenerator[bytes, None]:
+    """Yield all events with their cursors, encoded; an error becomes the last event."""
+    try:
+        async with aclosing(events):
+            async for each in events:
+                yield encode("event", each.data, str(each.cursor))
+        yield encode("done", b"")
+    except (OwnedElsewhere, StoreFailed):
+        raise StreamMoved from None
+    except RametError as error:
+        yield encode("error", to_problem(error).encode())
 
 
 class Streams:
@@ -156,8 +177,6 @@ class EventStream:
         self._timer = loop.call_later(remaining_s, self._send_heartbeat)
 
     async def _watch(self, receive: Receive) -> None:
-        with suppress(asyncio.CancelledError):
-            while (await receive())["type"] != "http.disconnect":
-                pass
-            self._has_disconnected = True
-            self.end()
+        await wait_disconnect(receive)
+        self._has_disconnected = True
+        self.end()

@@ -23,9 +23,9 @@ from ramet.services.idempotency.records import (
     KEEP_S,
     REQUEST,
     RequestRecord,
+    Retention,
     StoredAnswer,
 )
-from ramet.services.idempotency.retention import Retention
 from ramet.store.contract import Document, DocumentWrite, Store
 
 _SALT_BYTES: Final = 16

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -16,7 +15,7 @@ from ramet.host.control.operator import OperatorControl
 from ramet.host.control.run_queries import LOOK_S, RunRow, rows_of
 from ramet.host.journal.journal import TREES, Journal
 from ramet.host.journal.stored_events import decode_stored, replay_tree, stored_events
-from ramet.host.journal.ttl import lifetimes_of
+from ramet.host.journal.ttl import Lifetime, lifetimes_of
 from ramet.services.operator.contract import MOST, EventOptions, Paging, RunFilter, RunPage
 from ramet.services.turns.tree_events import TreeEvent, require_local_owner
 from ramet.store.contract import Store, StoredEvent
@@ -25,11 +24,6 @@ _log = logging.getLogger("ramet.services")
 PAGE = 1_000  #: events that are read at a time
 IsElsewhere = Callable[[str], Awaitable[bool]]
 AgentPaths = Callable[[], Mapping[str, str]]
-
-
-class _Root(NamedTuple):
-    id: str
-    is_over: bool
 
 
 class RunViews:
@@ -62,18 +56,18 @@ class RunViews:
         """
         limit, roots = checked_limit(request.limit), await self._roots()
         last = await self.tree_of(request.after) if request.after else ""
-        start = next((index for index, each in enumerate(roots) if each.id == last), 0)
+        start = next((index for index, (root, _) in enumerate(roots) if root == last), 0)
         page_rows: list[RunRow] = []
-        for root in roots[start:]:
-            if request.ended or not root.is_over or root.id == last:
+        for root, lifetime in roots[start:]:
+            if request.ended or not lifetime.over or root == last:
                 try:
-                    tree_rows = await self._rows(root.id)
+                    tree_rows = await self._rows(root)
                 except DamagedTree as problem:
-                    if root.id not in self._damaged_roots:
+                    if root not in self._damaged_roots:
                         _log.error("a tree is skipped: %s", problem)
-                    self._damaged_roots.add(root.id)
+                    self._damaged_roots.add(root)
                     continue
-                rows = _rows_after(tree_rows, request.after if root.id == last else "")
+                rows = _rows_after(tree_rows, request.after if root == last else "")
                 page_rows += [row for row in rows if request.ended or not row.is_over]
             if len(page_rows) > limit:
                 break
@@ -128,12 +122,10 @@ class RunViews:
             raise Unknown("run", run, tuple(self._journal.living)[-20:])
         return events[0].tree
 
-    async def _roots(self) -> list[_Root]:
+    async def _roots(self) -> list[tuple[str, Lifetime]]:
         """Return each recorded tree that was not set aside, in the order of their beginnings."""
-        lifetimes = sorted(
-            lifetimes_of(await self._store.list(TREES)).items(), key=lambda each: (each[1].began, each[0])
-        )
-        return [_Root(id, about.over) for id, about in lifetimes if not about.set_aside]
+        lifetimes = [each for each in lifetimes_of(await self._store.list(TREES)).items() if not each[1].set_aside]
+        return sorted(lifetimes, key=lambda each: (each[1].began, each[0]))
 
     async def _rows(self, root: str) -> list[RunRow]:
         replay = await replay_tree(self._store, root, page=PAGE)

@@ -14,7 +14,7 @@ from ramet.host.sessions.trees import remove
 from ramet.services.errors import InUse
 from ramet.services.operator.contract import Paging, RemovedSession, SessionPage, ShownSession
 from ramet.services.operator.runs import IsElsewhere, checked_limit
-from ramet.services.teams.needed_trees import needed_trees
+from ramet.services.teams.tables import TeamTables
 
 
 class SessionViews:
@@ -48,7 +48,7 @@ class SessionViews:
         row = (await self.get(name)).session
         if row.state == OPEN:
             raise InUse("session", name, ("the kernel that has it open",))
-        if row.root in await needed_trees(self._journal.store):
+        if row.root in await TeamTables(self._journal.store).needed_trees():
             raise InUse("session", name, ("an agent of a team that resumes it",))
         try:
             root = await remove(self._records(), self._working_dir, name)

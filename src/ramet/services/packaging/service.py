@@ -33,7 +33,6 @@ T = TypeVar("T")
 MAX_IMAGES: Final = 1_000  #: recorded images and images being made
 _MAX_CONCURRENT = 2  #: images that are made concurrently, and comparisons of bundles
 _FAILED = 1_000  #: failed jobs that are remembered
-_LOOK_S = 0.1  #: between two reads of the job of another kernel
 
 _log = logging.getLogger(__name__)
 
@@ -180,17 +179,6 @@ class PackagingService:
         ):
             raise Unknown("job", id)
         return result.job
-
-    async def wait_finished(self, id: str) -> Job:
-        """Wait until a job is done or failed, and return it.
-
-        Raises Unknown, also if the service is closed meanwhile.
-        """
-        if id in self._tasks:
-            await asyncio.wait({self._tasks[id]})
-        while (job := await self.job(id)).state in ("queued", "running"):  # at another kernel
-            await self._clock.sleep(_LOOK_S)
-        return job
 
     def list_jobs(self) -> Sequence[Job]:
         """Return the queued and running jobs of this kernel and its recently failed jobs, the oldest first."""

@@ -31,7 +31,7 @@ from ramet.services.agent_types.llm.settings import MODEL
 from ramet.services.agent_types.registry import create_default_types
 from ramet.services.contract import AgentType
 from ramet.services.http.connections import Bounds, HttpServer
-from ramet.services.http.sockets import Listener, reachable_address, tcp_listener, unix_listener
+from ramet.services.http.sockets import reachable_address, tcp_listener, unix_listener
 from ramet.services.idempotency.ledger import Ledger
 from ramet.services.operator.metrics import Metrics
 from ramet.services.operator.service import KernelViews
@@ -41,8 +41,8 @@ from ramet.services.packaging.service import PackagingService
 from ramet.services.rules import Rules
 from ramet.services.server.initial_teams import reserve
 from ramet.services.server.operator_token import TOKEN, operator_token
-from ramet.services.teams.needed_trees import needed_trees
 from ramet.services.teams.service import AgentSpawnerService
+from ramet.services.teams.tables import TeamTables
 from ramet.services.turns.log import CHUNKS_KIND, REQUEST_KIND, TurnLog
 from ramet.services.turns.queue import TurnLimits
 from ramet.services.turns.service import AgentService
@@ -106,7 +106,7 @@ class Server:
         self.runtime = AgentRuntime(self.dir, backend=backend, user_texts=False, **runtime)
         journal = self.runtime.journal
         if journal is not None and isinstance(journal.retention_job, RetentionJob):
-            journal.retention_job.find_needed_roots = partial(needed_trees, journal.store)
+            journal.retention_job.find_needed_roots = lambda: TeamTables(journal.store).needed_trees()
         self._rules.check_backend(_name_of(backend))
         self.runtime.gateway.accepted_models = self._rules.models
         self.operator = ""
@@ -130,7 +130,7 @@ class Server:
             for name in ("agents", "packaging"):
                 ensure_folder(self.folder / name)
             # First: a start that fails here has changed nothing. Clients that connect meanwhile wait.
-            self.listener = self._listener()
+            self.listener = unix_listener(self._socket) if self._listen is None else tcp_listener(*self._listen)
             stop_stack.callback(self.listener.close)
             self.operator = operator_token(self.folder / TOKEN, self._given_token)
             await drain_stack.enter_async_context(self.runtime)
@@ -160,7 +160,7 @@ class Server:
             self.spawner.before_removal = partial(_forget, store, self.runtime.dynamic.registries)
             if is_shared:
                 with _check_extra():
-                    from ramet.services.cluster.local import LocalOwnership
+                    from ramet.services.cluster.directory import LocalOwnership
                     from ramet.services.cluster.membership import Kernels
                 assert self.runtime.journal is not None, "it has a store"
                 local = LocalOwnership(self.spawner, self.runtime.journal, lambda: self.is_draining)
@@ -277,9 +277,6 @@ class Server:
         if self.runtime.is_fenced:
             return "its store is lost or owned by another kernel"
         return "its store is unavailable; the server tries to reconnect" if self.runtime.is_away else ""
-
-    def _listener(self) -> Listener:
-        return unix_listener(self._socket) if self._listen is None else tcp_listener(*self._listen)
 
     def _packaging(self, shared: Store | None) -> PackagingService:
         pods = self._pod_images

@@ -161,7 +161,7 @@ class AgentLifecycle:
     async def close_all(self, reason: str) -> None:
         """Close every agent and keep its record, so that a later server can resume it."""
         for entry in self._agents:
-            entry.end_task = entry.end_task or self.begin(_close_agent(entry, reason))
+            entry.end_task = entry.end_task or self.begin(close_and_measure(entry, reason))
             self._agents.remove(entry)
         await self.join()
 
@@ -175,7 +175,7 @@ class AgentLifecycle:
             self._tables.drop(entry.row)
             if entry.queue is not None:
                 entry.queue.fence(error)
-            entry.end_task = entry.end_task or self.begin(_close_agent(entry, str(error)))
+            entry.end_task = entry.end_task or self.begin(close_and_measure(entry, str(error)))
 
     async def release_and_remove(self, team_state: TeamState, row: AgentRow, usage: Mapping[str, float] | None) -> None:
         """Remove everything of an agent that has ended, and free its part of the team."""
@@ -250,10 +250,6 @@ class AgentLifecycle:
                 raise
             self._agents.remove(entry)  # Not before: a caller whose request failed can repeat it.
             team_state.names.discard(entry.row.name)  # Likewise: two records of one name could not be resumed.
-
-
-async def _close_agent(entry: AgentEntry, reason: str) -> None:
-    await close_and_measure(entry, reason)
 
 
 async def close_and_measure(entry: AgentEntry, reason: str) -> Mapping[str, float] | None:

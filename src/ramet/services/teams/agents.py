@@ -55,7 +55,7 @@ class AgentEntry:
         self.kept_failure: KeptFailure | None = None  #: of a failed agent that is kept for a while
         self.queue: Any = None
         self.fail_task: asyncio.Task[None] | None = None
-        self.end_task: asyncio.Task[None] | None = None
+        self.end_task: asyncio.Task[Any] | None = None
         self.write_lock = asyncio.Lock()  #: held while its row is written
         self.watchers: set[Callable[[], object]] = set()  #: called after each change of its keys
         self._tables, self._clock = tables, clock
@@ -197,7 +197,7 @@ class AgentTable:
     def knows_key(self, key: str, first: str = "") -> bool:
         """Return whether a key has any right on any agent; the agent with the id `first` is checked first."""
         entry = self._entries.get(first)
-        if entry is not None and keys.rights_of(entry.row.keys, key, self._clock.now()) is not None:
+        if entry is not None and keys.rights_of_hash(entry.row.keys, keys.hash_of(key), self._clock.now()) is not None:
             return True
         return bool(self._rights_of(key))
 
@@ -246,7 +246,7 @@ async def wait_persisted(entry: AgentEntry) -> None:
             await entry.spec.runtime.get(entry.running_agent.run).run.context.wait_persisted()
 
 
-def has_failed(task: asyncio.Task[None]) -> bool:
+def has_failed(task: asyncio.Task[Any]) -> bool:
     """Return whether a task was cancelled, or raised."""
     return task.done() and (task.cancelled() or task.exception() is not None)
 

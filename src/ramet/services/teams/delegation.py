@@ -68,7 +68,7 @@ class Owners:
     def _made_before(self, agent: str, new: str) -> keys.ValidKey | None:
         """Return the rights of a key that was made before; None if it was not made, or is not valid any more."""
         entry = next((each for each in self._agents if each.id == agent), None)
-        return None if entry is None else keys.rights_of(entry.row.keys, new, self._clock.now())
+        return None if entry is None else keys.rights_of_hash(entry.row.keys, keys.hash_of(new), self._clock.now())
 
     async def _change(
         self, agent: str, key: str, step: Callable[[str, keys.Keyring], keys.Keyring], *, owner: bool = False

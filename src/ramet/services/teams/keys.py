@@ -64,13 +64,8 @@ def key_matches(key: str, hash: str) -> bool:
     return hmac.compare_digest(hash_of(key), hash)
 
 
-def rights_of(ring: Keyring, key: str, now: datetime) -> ValidKey | None:
-    """Return the rights of a key, or None if it has none here. The whole ring is searched in every case."""
-    return rights_of_hash(ring, hash_of(key), now)
-
-
 def rights_of_hash(ring: Keyring, hash: str, now: datetime) -> ValidKey | None:
-    """Return the rights of the key with this hash, or None if it has none here."""
+    """Return the rights of the key with this hash, or None if it has none. The whole ring is searched in every case."""
     match = ValidKey(OWNER, RIGHTS) if hmac.compare_digest(hash, ring.owner) else None
     for each in ring.delegated:
         if hmac.compare_digest(hash, each.hash) and not _is_expired(each, now):

@@ -117,11 +117,11 @@ class AgentImportDir:
         """Record these bundles as loaded. After an error or a cancellation, record the previous ones again."""
         previous, self._bundles = self._bundles, bundles
         try:
-            await run_shielded(_await_work(self.save()))
+            await run_shielded(self.save())
         except BaseException:
             self._bundles = previous
             with contextlib.suppress(Exception):  # A cancelled write was completed nevertheless.
-                await run_shielded(_await_work(self.save()))
+                await run_shielded(self.save())
             raise
 
     @property
@@ -209,10 +209,6 @@ def _touched_folders(folders: Iterable[Path]) -> Iterator[None]:
             with contextlib.suppress(FileNotFoundError):
                 mtime_ns = max(time.time_ns(), mtime_ns + _TICK_NS)
                 os.utime(each, ns=(mtime_ns, mtime_ns))
-
-
-async def _await_work(work: Awaitable[None]) -> None:
-    await work
 
 
 async def _do_nothing() -> None:

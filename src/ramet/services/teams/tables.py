@@ -14,9 +14,10 @@ from typing import Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from ramet.core.errors import Conflict, Damaged
+from ramet.core.errors import Conflict, Damaged, Unknown
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.policy import Policy
+from ramet.host.control.run_queries import JournalReader
 from ramet.services.contract import AgentState
 from ramet.services.errors import TakenOver
 from ramet.services.teams.keys import Keyring
@@ -127,11 +128,25 @@ class TeamTables:
                     rows.append(row)
         return rows
 
+    async def needed_trees(self) -> list[str]:
+        """Return the roots of the trees from which agents continue at their next turn, although the trees have ended.
+
+        Raises Damaged for an agent that cannot be read: its needs are unknown.
+        """
+        records, needed_ids = JournalReader(self._store, ()), list[str]()
+        agents = await self.agents()
+        for error in agents.errors.values():
+            raise error
+        for row in agents.readable_rows:
+            if row.run and row.state not in ("failed", "ended"):
+                with suppress(Unknown):  # Nothing of the tree is left.
+                    needed_ids.append(await records.tree_of(row.run))
+        return needed_ids
+
     async def team_by_name(self, name: str) -> TeamRow | None:
         """Return the team of that name, of any kernel, read-only. Raises Damaged."""
         id = await self._store.get(NAME, name)
-        document = await self._store.get(TEAM, id.data.decode()) if id is not None else None
-        return _decode(document, TeamRow) if document is not None else None
+        return await self.team(id.data.decode()) if id is not None else None
 
     async def team(self, id: str) -> TeamRow | None:
         """Return the team of that id, of any kernel, read-only. Raises Damaged."""

@@ -1,8 +1,8 @@
 """AgentService: conversations with one agent, for clients that have a key of it.
 
-Only the agent's type reads the bodies. The data plane is `turn`, `read_turn` and `interrupt`; the mutation plane is
-`control`, whose operations are the agent type's. Each method first checks the right of its own name; `read_turn` and
-`interrupt` check the right `turn`. A key without that right raises NotYours, like an agent that does not exist.
+Only the agent's type reads the bodies. The data plane is `turn`, `turn_of`, `batches` and `interrupt`; the mutation
+plane is `control`, whose operations are the agent type's. Each method first checks the right of its own name; those of
+the data plane check the right `turn`. A key without that right raises NotYours, like an agent that does not exist.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from ramet.core.errors import Bug, InvalidValue, RametError, Unknown
 from ramet.services.contract import (
     AgentInfo,
     AgentType,
-    Chunk,
     DeduplicatesMail,
     ReadsParameters,
     ResumableAgent,
@@ -107,14 +106,6 @@ class AgentService:
         spec = entry.spec
         assert spec is not None, "a live agent was opened"
         return isinstance(kind, ReadsParameters) and kind.reads_parameters(spec.info, format)
-
-    def read_turn(self, agent: str, key: str, turn: str, after: int = 0) -> AsyncGenerator[Chunk]:
-        """Yield the chunks of a turn after a number, then new chunks. Close the generator to stop reading.
-
-        Raises at once: Unknown for the turn, InvalidValue for the number, Missed for chunks that are not kept any more.
-        The iteration raises Missed if the reader is too slow, and NotYours or Withdrawn as `batches` does.
-        """
-        return self.turn_of(agent, key, turn).read(after, self._grant(agent, key, "turn"))
 
     def batches(self, agent: str, key: str, turn: Turn, after: int = 0) -> AsyncGenerator[Batch]:
         """Yield the chunks of a turn of this agent, as many at a time as are available, while the key has the right.

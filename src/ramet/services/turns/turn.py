@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import aclosing, nullcontext
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Literal
 
@@ -171,12 +171,8 @@ class Turn:
         if self.record_task is not None:
             await asyncio.shield(self.record_task)
 
-    def read(self, after: int = 0, grant: Grant | None = None) -> AsyncGenerator[Chunk]:
-        """Yield the chunks after this number, then new chunks, until the last one; see `batches`."""
-        return _flatten(self.batches(after, grant))
-
     def batches(self, after: int = 0, grant: Grant | None = None) -> AsyncGenerator[Batch]:
-        """Yield the chunks after this number, then new chunks, as many at a time as are available.
+        """Yield the chunks after this number, then new chunks, until the last one, as many at a time as are available.
 
         With a `grant` of the reader's key, the iteration raises NotYours as soon as the key has lost the right. It
         raises Withdrawn instead if the turn was withdrawn at that time. Raises InvalidValue for a number that the turn
@@ -240,13 +236,6 @@ class Turn:
         """Check that the chunk after this number is still kept."""
         if after < self.readable_number - len(self._chunks):
             raise Missed(self.id, after=after, first=self._chunks[0].number if self._chunks else None)
-
-
-async def _flatten(batches: AsyncGenerator[Batch]) -> AsyncGenerator[Chunk]:
-    async with aclosing(batches):
-        async for batch in batches:
-            for chunk in batch:
-                yield chunk
 
 
 def _size(chunk: Chunk) -> int:

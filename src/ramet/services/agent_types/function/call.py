@@ -133,7 +133,8 @@ class RunningCall:
                 while (piece := await self.pieces.next()) is not None:
                     if piece:
                         output.add(piece)
-                        self._add_text(piece)
+                        self._texts.append(piece)
+                        self._has_news.set()
             except RametError as problem:
                 self.problem = problem
                 await handle.cancel(str(problem))
@@ -174,10 +175,6 @@ class RunningCall:
         await self._keep(self.turn)
         self.problem = self.problem or problem_of(result, self.turn.run)
         self.is_over = True
-
-    def _add_text(self, piece: str) -> None:
-        self._texts.append(piece)
-        self._has_news.set()
 
     # ---- text for the reader
 

@@ -11,7 +11,6 @@ from langchain_core.tools import BaseTool
 from msgspec import Struct
 
 from ramet.agent.definition import Agent
-from ramet.agent.files.search_paths import SearchPath
 from ramet.agent.files.skills import load_skills, render_skills
 from ramet.agent.loop import MAX_TURNS, record_message
 from ramet.concurrency.deadline import run_shielded
@@ -223,7 +222,8 @@ class LlmType:
             code = tuple(Capability("module", each) for each in names)
         elif info.modules:
             raise InvalidValue("spawn_info.modules", list(info.modules), f"none without the tool {PYTHON!r}")
-        text = render_skills(load_skills((*spec.image.preloaded_skills, *info.skills), _skills(spec)))
+        search_paths = (*image_skills(spec), *served_skills(spec.runtime))  # The image comes first.
+        text = render_skills(load_skills((*spec.image.preloaded_skills, *info.skills), search_paths))
         return Agent(
             name=spec.name,
             instructions=f"{info.system_prompt}\n\n{text}".strip(),
@@ -231,11 +231,6 @@ class LlmType:
             max_turns=info.max_turns,
             capabilities=code,
         )
-
-
-def _skills(spec: AgentSpec) -> Sequence[SearchPath]:
-    """Return the search paths for skills: the image first, then the served folder."""
-    return (*image_skills(spec), *served_skills(spec.runtime))
 
 
 def _working_folder(spec: AgentSpec) -> pathlib.Path | None:

@@ -10,11 +10,10 @@ from starlette.responses import Response
 from ramet.host.control.run_queries import RunRow
 from ramet.services.http import endpoints
 from ramet.services.http.endpoints import BYTES
-from ramet.services.http.event_stream import encode_events
 from ramet.services.http.request import RequestContext
 from ramet.services.http.routes.operation import Operations
 from ramet.services.http.schemas import Mail
-from ramet.services.http.sse import EventStream
+from ramet.services.http.sse import EventStream, encode_events
 from ramet.services.operator.contract import (
     MOST,
     AnswerApproval,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from ramet.services.http import endpoints
-from ramet.services.http.event_stream import encode_events
 from ramet.services.http.request import RequestContext
 from ramet.services.http.routes.operation import Operations
-from ramet.services.http.sse import EventStream
+from ramet.services.http.sse import EventStream, encode_events
 from ramet.services.operator.contract import (
     GatePolicy,
     GatePolicyPage,

@@ -1,9 +1,10 @@
-"""The table of all operations of the HTTP API."""
+"""The table of all operations of the HTTP API, and the operations of the server itself: metrics, probes, OpenAPI."""
 
 from __future__ import annotations
 
 from functools import cache
 from http import HTTPStatus
+from types import NoneType
 from typing import Final
 
 import msgspec
@@ -16,7 +17,6 @@ from ramet.services.http.routes import (
     agents,
     chat_completions,
     images,
-    metrics,
     openapi,
     runs,
     safety,
@@ -28,6 +28,7 @@ from ramet.services.http.routes import (
 )
 from ramet.services.http.routes.operation import Operation, Operations
 from ramet.services.http.schemas import Health
+from ramet.services.operator.prometheus import MEDIA_TYPE, exposition
 from ramet.services.version import ramet_version
 
 
@@ -38,6 +39,21 @@ def document() -> bytes:
 
 
 _OWN: Final = Operations()
+
+
+@_OWN.add(
+    Endpoint("metrics", "GET", "/metrics", NoneType),
+    "Return metrics in the format of Prometheus; with the operator's key unless they are public",
+    needs_key=False,
+    refuses=(401, 404),
+)
+async def _metrics(call: RequestContext) -> Response:
+    metrics = call.parts.metrics
+    if not metrics.is_public:
+        await call.check_key()
+        call.kernel("metrics")
+    text = exposition(metrics.families())
+    return Response(text.encode("utf-8", "backslashreplace"), headers={"content-type": MEDIA_TYPE})
 
 
 @_OWN.add(Endpoint("healthz", "GET", "/healthz", Health), "Report that the server is alive", needs_key=False)
@@ -73,6 +89,5 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *sessions.OPERATIONS,
     *states.OPERATIONS,
     *safety.OPERATIONS,
-    *metrics.OPERATIONS,
     *_OWN,
 )

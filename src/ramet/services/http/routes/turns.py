@@ -10,11 +10,10 @@ from starlette.responses import Response
 
 from ramet.core.errors import RametError, StoreFailed
 from ramet.services.http import endpoints
-from ramet.services.http.event_stream import encode_events
 from ramet.services.http.request import RequestContext
 from ramet.services.http.routes.operation import Operations
 from ramet.services.http.schemas import After, History, Interrupted, Mail, Newest, TurnOptions, WhichTurn
-from ramet.services.http.sse import EventStream, StreamMoved
+from ramet.services.http.sse import EventStream, StreamMoved, encode_events
 from ramet.services.http.started_turns import begin_once
 from ramet.services.problems import to_problem
 from ramet.services.turns.turn import Turn
