@@ -11,7 +11,7 @@ from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.policy import Grant
 from ramet.core.policy.rights import IMPORTS
 from ramet.isolation.masking.secret_forms import LEAST, forms_of, mask_text
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 
 
 def secret_forms(run: Run) -> frozenset[str]:

@@ -24,7 +24,7 @@ from ramet.isolation.contract import Backend, Sandbox
 from ramet.isolation.git.git import Git
 from ramet.isolation.workspace.run_dirs import RunFolder
 from ramet.spawn.result_cache import Results
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.spawn.served_ports import Ports
 from ramet.tools.context import Approve, Ask, Hooks, Meter, Safety, ToolProcesses, ToolUseContext
 from ramet.tools.run_info import RunInfo

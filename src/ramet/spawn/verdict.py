@@ -11,8 +11,7 @@ from ramet.core.outcome import ErrorInfo, Status
 from ramet.core.replay.run_replay import RunReplay
 from ramet.models.messages import decode
 from ramet.spawn.final_answer import answer
-from ramet.spawn.run.run import Run
-from ramet.spawn.run.turn import TurnResult
+from ramet.spawn.run import Run, TurnResult
 from ramet.tools.agents.task_result import find_declared_result
 
 

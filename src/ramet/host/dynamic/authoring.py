@@ -17,7 +17,7 @@ from ramet.core.recipe import Recipe
 from ramet.host.dynamic.agents import DynamicAgents, StoredAgent, is_known, ref_of
 from ramet.host.dynamic.namespaces import state_location
 from ramet.host.dynamic.task_run import task_request
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.tools.spawn_request import SpawnRequest
 
 

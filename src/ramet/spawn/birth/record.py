@@ -22,7 +22,7 @@ from ramet.core.ids import RunId
 from ramet.core.policy.policy import Grant, Policy, from_json
 from ramet.models.json_values import to_json_value
 from ramet.spawn.ports import TreePorts
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.tools.spawn_request import SpawnRequest
 from ramet.wire.code.capsule import PackedCall
 from ramet.wire.values.annotations import parameter_types

@@ -36,7 +36,7 @@ from ramet.spawn.birth.record import to_data
 from ramet.spawn.birth.run_builder import RunBuilder
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.registry import RunRegistry
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.spawn.sandbox.run_folder import create_folder, restore_folder
 from ramet.tools.context import Tree, current_call
 from ramet.tools.run_info import RunInfo

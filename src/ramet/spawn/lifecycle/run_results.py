@@ -10,8 +10,7 @@ from ramet.agent.result_codec import encode_result
 from ramet.core.errors import RametError
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.spawn.masking import masked_error, masked_text
-from ramet.spawn.run.run import Run
-from ramet.spawn.run.turn import TurnResult
+from ramet.spawn.run import Run, TurnResult
 
 #: The number of characters of a sandboxed run's printed text that are recorded; the rest is in its folder.
 RECORDED_CHARS = 2_000

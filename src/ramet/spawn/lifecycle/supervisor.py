@@ -23,8 +23,7 @@ from ramet.spawn.lifecycle.turn import repair_history, run_turn, start_hook_mess
 from ramet.spawn.lifecycle.worktree_end import leave_worktree
 from ramet.spawn.masking import masked_text
 from ramet.spawn.registry import RunRegistry
-from ramet.spawn.run.run import Run
-from ramet.spawn.run.turn import TurnResult
+from ramet.spawn.run import Run, TurnResult
 from ramet.spawn.sandbox.adoption import terminate_orphan
 from ramet.spawn.verdict import cancelled_result
 from ramet.tools.context import ToolUseContext, current_call

@@ -37,9 +37,7 @@ from ramet.isolation.workspace.output import OutputStream
 from ramet.spawn.final_answer import checked_answer, has_answered
 from ramet.spawn.masking import masked_text, private_forms, secret_forms
 from ramet.spawn.ports import Placement
-from ramet.spawn.run.run import Run
-from ramet.spawn.run.sandbox import SandboxOutput
-from ramet.spawn.run.turn import TurnResult
+from ramet.spawn.run import Run, SandboxOutput, TurnResult
 from ramet.spawn.sandbox.adoption import NotAdopted, adopt_sandbox, describe_sandbox, sandbox_id
 from ramet.spawn.sandbox.channel import FinalMessage, GuestChannel
 from ramet.spawn.sandbox.conversation import SandboxedConversation

@@ -17,7 +17,7 @@ from ramet.core.recipe import MAX_BYTES, checked_task_name
 from ramet.core.replay.run_replay import RunReplay
 from ramet.spawn.grants import PackedFunction
 from ramet.spawn.masking import masked_text
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.spawn.sandbox.channel import GuestChannel, LargeReply, Reply
 from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS, IntentionGate
