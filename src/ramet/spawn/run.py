@@ -274,10 +274,6 @@ class Run:
         if self._recorded_end is not None and not self._recorded_end.done():
             self._recorded_end.set_result(result)
 
-    def announce_turn(self, result: Result) -> None:
-        """Store the result of a turn, and pass it to the reader of that turn."""
-        self.report_turn(result, self.turn.on_result)
-
     def report_turn(self, result: Result, reader: Callable[[Result], None] | None) -> None:
         """Store the result of a turn, and pass it to `reader`, which waited for that turn when it ended."""
         self.turn_result = result
@@ -308,10 +304,8 @@ class Run:
 
     def count(self, usage: Usage) -> None:
         """Add usage here and in every run above."""
-        run: Run | None = self
-        while run is not None:
+        for run in self.lineage():
             run.subtree = run.subtree + usage
-            run = run.parent
 
     def may_spawn_type(self, name: str) -> bool:
         """Return whether the run, and every run above it at its spawn, may spawn this type.
@@ -344,14 +338,21 @@ class Run:
             yield run
             run = None if run.detached else run.parent
 
+    def lineage(self) -> Iterator[Run]:
+        """Iterate over the run itself and every run above it, nearest first."""
+        run: Run | None = self
+        while run is not None:
+            yield run
+            run = run.parent
+
+    def grants(self) -> Iterator[Grant]:
+        """Iterate over the grants of the run and of every run above it, nearest first."""
+        for run in self.lineage():
+            yield from (grant for grant in (run.grant, run.step_ceiling) if grant is not None)
+
     def is_below(self, other: Run) -> bool:
         """Return whether `other` is an ancestor of the run."""
-        run = self.parent
-        while run is not None:
-            if run is other:
-                return True
-            run = run.parent
-        return False
+        return self is not other and other in self.lineage()
 
     def view(self) -> RunView:
         """Return one line for a listing."""

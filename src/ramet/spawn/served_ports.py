@@ -46,18 +46,6 @@ class ServedPorts:
         """The ports of the active sandbox; None while there is none."""
         return self._ports
 
-    def begin(self, ports: Ports) -> None:
-        """Make the ports reachable from now on."""
-        self._ports = ports
-        while self._waiters:
-            waiter = self._waiters.pop()
-            if not waiter.done():
-                waiter.set_result(ports)
-
-    def end(self) -> None:
-        """Make the ports unreachable; a later sandbox may begin again."""
-        self._ports = None
-
     async def ports(self, ended: asyncio.Future[Any]) -> Ports:
         """Wait until a sandbox of this run is active, and return its ports.
 
@@ -82,8 +70,12 @@ class ServedPorts:
             yield
             return
         async with opening as ports:
-            self.begin(ports)
+            self._ports = ports
+            while self._waiters:
+                waiter = self._waiters.pop()
+                if not waiter.done():
+                    waiter.set_result(ports)
             try:
                 yield
             finally:
-                self.end()
+                self._ports = None

@@ -146,8 +146,7 @@ class RunTree:
 
         Raises InvalidValue or Denied.
         """
-        created = await self._authoring().create(self._run_of(creator), entry)
-        return CreationReceipt(str(created.ref), created.dropped_names)
+        return await self._authoring().create(self._run_of(creator), entry)
 
     async def call_task(
         self,
