@@ -38,21 +38,16 @@ class ServedPorts:
     """The ports of one run, across its successive sandboxes."""
 
     def __init__(self) -> None:
-        self._ports: Ports | None = None
+        self.now: Ports | None = None  #: the ports of the active sandbox; None while there is none
         self._waiters: set[asyncio.Future[Ports]] = set()
-
-    @property
-    def now(self) -> Ports | None:
-        """The ports of the active sandbox; None while there is none."""
-        return self._ports
 
     async def ports(self, ended: asyncio.Future[Any]) -> Ports:
         """Wait until a sandbox of this run is active, and return its ports.
 
         Raises Gone once the run has `ended`. A port may exist without a listener yet.
         """
-        if self._ports is not None:
-            return self._ports
+        if self.now is not None:
+            return self.now
         waiter: asyncio.Future[Ports] = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
@@ -70,7 +65,7 @@ class ServedPorts:
             yield
             return
         async with opening as ports:
-            self._ports = ports
+            self.now = ports
             while self._waiters:
                 waiter = self._waiters.pop()
                 if not waiter.done():
@@ -78,4 +73,4 @@ class ServedPorts:
             try:
                 yield
             finally:
-                self._ports = None
+                self.now = None
