@@ -20,7 +20,7 @@ from ramet import AgentRuntime, Policy
 from ramet.core.events import RunRetried
 from ramet.core.outcome import Result
 from ramet.core.replay.replay import TreeReplay
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.store.sqlite.store import SqliteStore
 from tests.chaos import functions
 from tests.chaos.checks import Death, check, check_notices, effects, read_events

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import pathlib
 import resource
 import sys
@@ -58,7 +59,8 @@ def read_run_folders(project: pathlib.Path) -> None:
     for run in folders.list():
         with contextlib.suppress(InvalidValue, Damaged, OSError):
             folder = folders.find(run.id)
-            folder.load_checkpoint()
+            if (checkpoint := folder.open_checkpoint()) is not None:
+                os.close(checkpoint.fd)
             folder.record_resume()
             folder.keep(False)
             folder.clear_workspace()

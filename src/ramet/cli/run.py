@@ -36,7 +36,7 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.serialize.references import is_reference, resolve
 from ramet.host.trees.factory import OpenTree
 from ramet.spawn.handle import Handle
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 
 
 def run(options: Namespace) -> int:

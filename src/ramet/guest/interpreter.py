@@ -64,7 +64,17 @@ class Interpreter:
 
         Raises as `prepare` does.
         """
-        await self._begin()
+        worker = Worker()
+        try:
+            module = await worker.submit(self._namespace)
+        except BaseException:
+            worker.close()
+            raise
+        if isinstance(module, Exception):
+            worker.close()
+            raise module
+        self._worker, self._module = worker, module
+        sys.modules["__main__"] = module  # As in a program: code that looks up a definition's module finds its names.
 
     def close(self) -> None:
         """Stop the code, as far as a thread can be stopped."""
@@ -82,7 +92,7 @@ class Interpreter:
         Code that takes too long is interrupted. Code that cannot be interrupted is left behind, and the answer says so.
         """
         if self._worker is None:
-            await self._begin()
+            await self.open()
         assert self._worker is not None, "it has begun"
         worker, output = self._worker, CapturedOutput()
         note, self._note = self._note, ""
@@ -137,19 +147,6 @@ class Interpreter:
         )
 
     # ---- in the worker's thread
-
-    async def _begin(self) -> None:
-        worker = Worker()
-        try:
-            module = await worker.submit(self._namespace)
-        except BaseException:
-            worker.close()
-            raise
-        if isinstance(module, Exception):
-            worker.close()
-            raise module
-        self._worker, self._module = worker, module
-        sys.modules["__main__"] = module  # As in a program: code that looks up a definition's module finds its names.
 
     def _namespace(self) -> types.ModuleType | Exception:
         module = types.ModuleType("__main__")

@@ -26,7 +26,7 @@ from ramet.host.retention.results import check_not_expired, recorded_result
 from ramet.host.runtime_base import RuntimeBase
 from ramet.host.safety.gate import SafetyGate
 from ramet.spawn.handle import Handle
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.store.state.versioned import Versioned
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from ramet.concurrency.mailbox import Kind, Mail
 from ramet.core.errors import Unknown
 from ramet.host.runtime import running_runtimes
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.spawn.tree import RunTree
 from ramet.tools.run_info import RunView
 

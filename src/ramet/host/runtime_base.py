@@ -38,7 +38,7 @@ from ramet.isolation.contract import Backend
 from ramet.isolation.workspace.folder_retention import FolderLimits
 from ramet.spawn.handle import Handle
 from ramet.spawn.ports import GRACE_S
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 

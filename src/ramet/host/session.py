@@ -45,7 +45,7 @@ from ramet.host.trees.turn_stream import TurnStream
 from ramet.isolation.contract import Backend
 from ramet.spawn.birth.plan import as_agent
 from ramet.spawn.handle import Handle
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.tools.agents.agents import spawning_tools
 from ramet.tools.context import ToolUseContext
 from ramet.tools.functions import as_tools

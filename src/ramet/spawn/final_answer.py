@@ -13,7 +13,7 @@ from ramet.agent.loop import open_calls, stop_events
 from ramet.agent.output import DoesNotFit, OutputContract
 from ramet.agent.result_codec import encode_result
 from ramet.core.errors import NeedsInput, OutputInvalid, ProtocolError, TaskFailed
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.tools.agents.task_result import find_declared_result
 from ramet.wire.values.values import result_too_large
 

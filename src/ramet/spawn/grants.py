@@ -16,7 +16,7 @@ from ramet.core.errors import Bug, InvalidValue, SpawnRefused
 from ramet.core.policy.decision import clamp_grant
 from ramet.core.policy.policy import Grant, Policy, narrow, resolve_root_policy
 from ramet.spawn.ports import TreePorts
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.tools.spawn_request import SpawnRequest
 from ramet.wire.code.capsule import PackedCall, pack
 

@@ -10,7 +10,7 @@ from ramet.core.ids import Path, RunId
 from ramet.core.outcome import Result
 from ramet.spawn.lifecycle.mail import MailRouter
 from ramet.spawn.lifecycle.supervisor import Supervisor
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.tools.context import current_call
 from ramet.tools.run_info import RunView, StopReceipt
 from ramet.wire.values.values import EncodedValue, encode_result

@@ -11,17 +11,17 @@ from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.policy import Grant
 from ramet.core.policy.rights import IMPORTS
 from ramet.isolation.masking.secret_forms import LEAST, forms_of, mask_text
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 
 
 def secret_forms(run: Run) -> frozenset[str]:
     """Return the forms of the secrets of a run and of all runs above it."""
-    return forms_of(value for grant in _grants(run) for value in grant.secrets.values())
+    return forms_of(value for grant in run.grants() for value in grant.secrets.values())
 
 
 def private_forms(run: Run) -> frozenset[str]:
     """Return the forms of secrets, and of values of variables that are too long to occur by chance."""
-    return secret_forms(run) | forms_of(value for grant in _grants(run) for value in _variables(grant))
+    return secret_forms(run) | forms_of(value for grant in run.grants() for value in _variables(grant))
 
 
 def forms_of_grant(grant: Grant) -> frozenset[str]:
@@ -63,13 +63,6 @@ def masked_failure(run: Run, message: ToolMessage) -> ToolMessage:
 
 def _masked_block(block: dict[str, object], forms: frozenset[str]) -> dict[str, object]:
     return {key: mask_text(value, forms) if isinstance(value, str) else value for key, value in block.items()}
-
-
-def _grants(run: Run) -> Iterator[Grant]:
-    current_run: Run | None = run
-    while current_run is not None:
-        yield from (grant for grant in (current_run.grant, current_run.step_ceiling) if grant is not None)
-        current_run = current_run.parent
 
 
 def _variables(grant: Grant) -> Iterator[str]:

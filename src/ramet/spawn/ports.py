@@ -13,7 +13,6 @@ from ramet.agent.history.compaction import Compaction
 from ramet.agent.hooks.config import HookConfig
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock
-from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import RametError, SpawnRefused
 from ramet.core.events import Event
 from ramet.core.ids import RunId
@@ -24,11 +23,11 @@ from ramet.isolation.contract import Backend, Sandbox
 from ramet.isolation.git.git import Git
 from ramet.isolation.workspace.run_dirs import RunFolder
 from ramet.spawn.result_cache import Results
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.spawn.served_ports import Ports
 from ramet.tools.context import Approve, Ask, Hooks, Meter, Safety, ToolProcesses, ToolUseContext
 from ramet.tools.run_info import RunInfo
-from ramet.tools.spawn_request import SpawnRequest
+from ramet.tools.spawn_request import CreationReceipt, SpawnRequest
 from ramet.wire.guest_protocol.answer_data import StateReply
 from ramet.wire.guest_protocol.guest_to_host import UseState
 
@@ -100,22 +99,13 @@ class Placement(Protocol):
         """
 
 
-class CreatedAgent(Protocol):
-    """A created agent: its handle, and the requested capabilities that were dropped."""
-
-    @property
-    def ref(self) -> AgentRef | str: ...
-    @property
-    def dropped_names(self) -> tuple[str, ...]: ...
-
-
 class Authoring(Protocol):
     """The port for agents that agents create.
 
     Their content is data: nothing of it is imported or evaluated.
     """
 
-    async def create(self, run: Run, entry: Mapping[str, Any]) -> CreatedAgent:
+    async def create(self, run: Run, entry: Mapping[str, Any]) -> CreationReceipt:
         """Add a recipe to the registry of a run's agent, without the capabilities that the agent lacks.
 
         Raises InvalidValue.

@@ -6,7 +6,6 @@ active continue in the middle of their turn. Ended runs stay as they ended, for 
 
 from __future__ import annotations
 
-import logging
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -40,14 +39,13 @@ from ramet.spawn.birth.record import (
     capsule_in,
     cwd_of,
     grant_of,
-    grants_above,
     limits_of,
     narrowed_in,
     request_of,
 )
 from ramet.spawn.registry import RunRegistry
-from ramet.spawn.run.run import Run
-from ramet.spawn.run.turn import TurnResult
+from ramet.spawn.run import Run, TurnResult
+from ramet.spawn.sandbox.run_folder import restore_folder
 from ramet.spawn.tool_calls import PastCalls, ToolCallLedger
 from ramet.spawn.tree import RunTree
 from ramet.spawn.verdict import lost_result, recorded_verdict
@@ -56,8 +54,6 @@ from ramet.tools.run_info import RunInfo
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
     from langchain_core.tools import BaseTool
-
-_log = logging.getLogger("ramet.recovery")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +179,7 @@ def _restore_run(
             path=spawn_event.path,
             secrets=supplies.secrets,
             env_vars=supplies.env_vars,
-            ancestor_grants=grants_above(parent),
+            ancestor_grants=tuple(parent.grants()) if parent is not None else (),
         )
         (grant, missing), (bound, bound_missing) = grant_of(spawn_data, values), grant_of(spawn_data, values, "bound")
         missing = tuple(dict.fromkeys((*missing, *bound_missing)))
@@ -280,7 +276,7 @@ def _restore_run(
     if spawn_data.get("asked"):
         register.runs_by_request[spawn_data["asked"]] = run
     run.sandbox.was_started = replay.was_sandboxed
-    tree.spawner.restore_folder(run)
+    restore_folder(run, services.placement)
     return run
 
 

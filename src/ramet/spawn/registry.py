@@ -14,7 +14,7 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
 from ramet.spawn.admission import Admission
 from ramet.spawn.ports import TreePorts
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 
 
 class Tombstone(NamedTuple):

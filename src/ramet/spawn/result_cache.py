@@ -20,8 +20,7 @@ from ramet.core.errors import InvalidValue, NotShippable, RametError
 from ramet.core.events import ResultReused
 from ramet.core.outcome import Status
 from ramet.core.policy.policy import to_public_dict
-from ramet.spawn.run.run import Run
-from ramet.spawn.run.turn import TurnResult
+from ramet.spawn.run import Run, TurnResult
 
 
 class CachedResult(NamedTuple):

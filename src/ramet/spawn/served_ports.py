@@ -38,33 +38,16 @@ class ServedPorts:
     """The ports of one run, across its successive sandboxes."""
 
     def __init__(self) -> None:
-        self._ports: Ports | None = None
+        self.now: Ports | None = None  #: the ports of the active sandbox; None while there is none
         self._waiters: set[asyncio.Future[Ports]] = set()
-
-    @property
-    def now(self) -> Ports | None:
-        """The ports of the active sandbox; None while there is none."""
-        return self._ports
-
-    def begin(self, ports: Ports) -> None:
-        """Make the ports reachable from now on."""
-        self._ports = ports
-        while self._waiters:
-            waiter = self._waiters.pop()
-            if not waiter.done():
-                waiter.set_result(ports)
-
-    def end(self) -> None:
-        """Make the ports unreachable; a later sandbox may begin again."""
-        self._ports = None
 
     async def ports(self, ended: asyncio.Future[Any]) -> Ports:
         """Wait until a sandbox of this run is active, and return its ports.
 
         Raises Gone once the run has `ended`. A port may exist without a listener yet.
         """
-        if self._ports is not None:
-            return self._ports
+        if self.now is not None:
+            return self.now
         waiter: asyncio.Future[Ports] = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         try:
@@ -82,8 +65,12 @@ class ServedPorts:
             yield
             return
         async with opening as ports:
-            self.begin(ports)
+            self.now = ports
+            while self._waiters:
+                waiter = self._waiters.pop()
+                if not waiter.done():
+                    waiter.set_result(ports)
             try:
                 yield
             finally:
-                self.end()
+                self.now = None

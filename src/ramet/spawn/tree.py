@@ -19,7 +19,7 @@ from ramet.spawn.lifecycle.stop import wait_at_most
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.ports import Authoring, Memory, TreePorts
 from ramet.spawn.registry import RunRegistry
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.spawn.verdict import partial_text
 from ramet.tools.agents.report_framing import report
 from ramet.tools.context import ToolUseContext, current_call
@@ -146,8 +146,7 @@ class RunTree:
 
         Raises InvalidValue or Denied.
         """
-        created = await self._authoring().create(self._run_of(creator), entry)
-        return CreationReceipt(str(created.ref), created.dropped_names)
+        return await self._authoring().create(self._run_of(creator), entry)
 
     async def call_task(
         self,

@@ -11,8 +11,7 @@ from ramet.core.outcome import ErrorInfo, Status
 from ramet.core.replay.run_replay import RunReplay
 from ramet.models.messages import decode
 from ramet.spawn.final_answer import answer
-from ramet.spawn.run.run import Run
-from ramet.spawn.run.turn import TurnResult
+from ramet.spawn.run import Run, TurnResult
 from ramet.tools.agents.task_result import find_declared_result
 
 
@@ -68,6 +67,14 @@ def recorded_verdict(run: Run, replay: RunReplay) -> TurnResult:
     return TurnResult(status, error=_error_of(run, replay, status), partial=text or "")
 
 
+def recorded_refusal(replay: RunReplay) -> BudgetExceeded | None:
+    """Return the last budget refusal that another process raised or sent to a guest, as far as it is recorded."""
+    refusal = replay.refusal
+    if refusal is None:
+        return None
+    return BudgetExceeded(refusal.resource, asked=refusal.asked, left=refusal.left, scope=refusal.scope)
+
+
 def _newest_first(run: Run, replay: RunReplay) -> Iterator[BaseMessage]:
     """Iterate over the replies of the newest turn, newest first; each is decoded on demand."""
     return (decode(each.data) for each in reversed(replay.conversation[run.turn_began_at :]) if each.kind == "ai")
@@ -94,11 +101,8 @@ def _value_of(run: Run, text: str | None) -> object:
 
 
 def _error_of(run: Run, replay: RunReplay, status: Status) -> ErrorInfo:
-    budget_refusal = replay.refusal
-    if budget_refusal is not None and status is Status.BUDGET_EXHAUSTED:
-        refusal = BudgetExceeded(
-            budget_refusal.resource, asked=budget_refusal.asked, left=budget_refusal.left, scope=budget_refusal.scope
-        )
+    refusal = recorded_refusal(replay)
+    if refusal is not None and status is Status.BUDGET_EXHAUSTED:
         return ErrorInfo(type="BudgetExceeded", message=str(refusal), scope=refusal.scope)
     try:
         answer(run)

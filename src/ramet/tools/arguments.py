@@ -54,10 +54,14 @@ def _schema(arguments_class: type[Arguments]) -> dict[str, Any]:
 
 
 def _error_text(name: str, arguments_class: type[Arguments], error: ValidationError) -> str:
-    """Return one sentence per mistake, without the sent values: those may be large."""
-    problems = []
-    for each in error.errors(include_url=False, include_input=False)[:5]:
-        location = ".".join(str(part)[:60] for part in each["loc"]) or "arguments"
-        problems.append(f"{location}: {each['msg']}")
     accepted = ", ".join(field.alias or key for key, field in arguments_class.model_fields.items())
-    return f"{name} was called wrongly. {'; '.join(problems)}. It takes: {accepted}."
+    return f"{mistakes(name, error)} It takes: {accepted}."
+
+
+def mistakes(tool: str, error: ValidationError) -> str:
+    """Return one sentence about the mistakes of a call, without the sent values: those may be large."""
+    problems = [
+        f"{'.'.join(str(part)[:60] for part in each['loc']) or 'arguments'}: {each['msg']}"
+        for each in error.errors(include_url=False, include_input=False)[:5]
+    ]
+    return f"{tool} was called wrongly. {'; '.join(problems)}."

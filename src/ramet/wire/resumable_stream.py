@@ -51,7 +51,7 @@ class ResumableStream:
 
     def __init__(self) -> None:
         # incoming
-        self._last_received = 0  #: number of the last received frame
+        self.last_received = 0  #: number of the last received frame
         self._last_acknowledged = 0  #: highest number acknowledged by the user
         self._ack_sent = 0  #: acknowledgement last sent to the peer on this connection
         self._unacknowledged_frames: deque[tuple[int, int]] = (
@@ -66,28 +66,16 @@ class ResumableStream:
         self._retained_bytes = 0
         # the connection
         self._is_connected = self._has_sent_hello = self._has_peer_hello = False
-        self._is_ending = self._has_sent_end = self._has_ended = self._is_broken = False
+        self._is_ending = self._is_broken = False
+        self.has_sent_end = False  #: the end packet was given to this connection
+        self.has_ended = False  #: the peer has announced its end
 
     # ---- the user's side --------------------------------------------------------------------------------------------
-
-    @property
-    def last_received(self) -> int:
-        return self._last_received
 
     @property
     def is_acknowledged(self) -> bool:
         """Return whether the peer has acknowledged every sent frame."""
         return not self._retained_frames
-
-    @property
-    def has_sent_end(self) -> bool:
-        """Return whether the end packet was given to this connection."""
-        return self._has_sent_end
-
-    @property
-    def has_ended(self) -> bool:
-        """Return whether the peer has announced its end."""
-        return self._has_ended
 
     def can_send(self, frame: Frame) -> bool:
         """Return whether a frame may be sent now; False: wait for an acknowledgement.
@@ -109,8 +97,8 @@ class ResumableStream:
 
         A lower number has no effect.
         """
-        if through > self._last_received:
-            raise Bug(f"frame {through} was acknowledged, but the last received frame is {self._last_received}")
+        if through > self.last_received:
+            raise Bug(f"frame {through} was acknowledged, but the last received frame is {self.last_received}")
         self._last_acknowledged = max(self._last_acknowledged, through)
         while self._unacknowledged_frames and self._unacknowledged_frames[0][0] <= through:
             self._unacknowledged_bytes -= self._unacknowledged_frames.popleft()[1]
@@ -124,7 +112,7 @@ class ResumableStream:
     def on_connected(self) -> None:
         """Begin a new connection; packets in transit on the previous connection are lost."""
         self._is_connected = True
-        self._has_sent_hello = self._has_peer_hello = self._has_sent_end = False
+        self._has_sent_hello = self._has_peer_hello = self.has_sent_end = False
 
     def next_packet(self, *, alive: bool = False) -> bytes | None:
         """Return the next packet for this connection; None if there is none, or none before the peer's hello.
@@ -135,15 +123,15 @@ class ResumableStream:
             return None
         if not self._has_sent_hello:
             self._has_sent_hello, self._ack_sent = True, self._last_acknowledged
-            return _hello.pack(_HELLO, VERSION, self._last_received, self._last_acknowledged)
+            return _hello.pack(_HELLO, VERSION, self.last_received, self._last_acknowledged)
         if not self._has_peer_hello:
             return None
         if self._last_written < self._last_sent:
             control, body = self._retained_frames[self._last_written - self._peer_acknowledged]
             self._last_written, self._ack_sent = self._last_written + 1, self._last_acknowledged
             return b"".join((_frame.pack(_FRAME, self._last_written, self._ack_sent, len(control)), control, body))
-        if self._is_ending and not self._has_sent_end:
-            self._has_sent_end = True
+        if self._is_ending and not self.has_sent_end:
+            self.has_sent_end = True
             return _number.pack(_END, self._last_sent)
         if alive or self._ack_sent < self._last_acknowledged:
             self._ack_sent = self._last_acknowledged
@@ -174,11 +162,11 @@ class ResumableStream:
         elif kind == _ACK and len(packet) == _number.size:
             self._apply_ack(_number.unpack(packet)[1])
         elif kind == _END and len(packet) == _number.size:
-            if (last := _number.unpack(packet)[1]) != self._last_received:
+            if (last := _number.unpack(packet)[1]) != self.last_received:
                 raise ProtocolError(
-                    f"the end follows frame {last}, but the last received frame is {self._last_received}"
+                    f"the end follows frame {last}, but the last received frame is {self.last_received}"
                 )
-            self._has_ended = True
+            self.has_ended = True
         else:
             raise ProtocolError(f"a packet of {len(packet)} bytes that begins with {kind} is invalid")
         return None
@@ -196,10 +184,8 @@ class ResumableStream:
 
     def _receive_frame(self, packet: bytes) -> Frame:
         _, number, ack_number, length = _frame.unpack_from(packet)
-        if self._has_ended or number != self._last_received + 1:
-            raise ProtocolError(
-                f"frame {number} arrived where {self._last_received + 1} was expected, or after the end"
-            )
+        if self.has_ended or number != self.last_received + 1:
+            raise ProtocolError(f"frame {number} arrived where {self.last_received + 1} was expected, or after the end")
         body = _frame.size + length
         if len(packet) < body:
             raise ProtocolError(f"a packet of {len(packet)} bytes announces a control part of {length}")
@@ -207,7 +193,7 @@ class ResumableStream:
         if self._unacknowledged_bytes + (size := buffered_size(frame)) > MAX_BUFFERED:
             raise ProtocolError(f"more than {MAX_BUFFERED} received bytes are not acknowledged")
         self._apply_ack(ack_number)
-        self._last_received = number
+        self.last_received = number
         self._unacknowledged_frames.append((number, size))
         self._unacknowledged_bytes += size
         return frame

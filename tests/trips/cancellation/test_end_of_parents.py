@@ -17,7 +17,7 @@ from ramet.core.outcome import ErrorInfo
 from ramet.host.trees.factory import OpenTree
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.spawn.handle import Handle
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.tools.context import require_current_call
 from ramet.tools.spawn_request import SpawnRequest
 from tests.support.waiting import eventually

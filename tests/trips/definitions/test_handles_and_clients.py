@@ -15,7 +15,7 @@ from ramet.core.errors import AgentNotResolved
 from ramet.core.events import RunSpawned
 from ramet.core.policy.capabilities import Capability
 from ramet.models.scripted.model import Call, ScriptedModel
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from tests.trips.definitions.test_handles_of_changed_agents import architect, names, no_agents_of_others, solver
 from tests.trips.kits.isolated import BACKENDS
 from tests.trips.kits.sessions import Gate, of_kind

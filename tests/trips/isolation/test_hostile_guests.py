@@ -25,7 +25,7 @@ from ramet.models.request_codec import MAX_PARTS
 from ramet.models.scripted.dialogue import Call, Fail
 from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.lifecycle import turn
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.spawn.sandbox import guest_events, transcript
 from ramet.spawn.sandbox.channel import GuestChannel
 from ramet.spawn.sandbox.conversation import MAX_TOOL_LISTS, SandboxedConversation

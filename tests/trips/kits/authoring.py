@@ -10,7 +10,7 @@ from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import AgentNotResolved, Unknown
 from ramet.core.policy.capabilities import intersect
 from ramet.core.recipe import Recipe
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.tools.python import python_tool
 from ramet.tools.spawn_request import CreationReceipt, SpawnRequest
 

@@ -10,7 +10,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from ramet.core.errors import ProtocolError, RametError
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.spawn.sandbox.channel import GuestChannel
 from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.spawn.sandbox.requests import GuestRequests

@@ -21,7 +21,7 @@ from ramet.host.trees.factory import OpenTree
 from ramet.models.messages import encode
 from ramet.models.scripted.dialogue import Call
 from ramet.models.scripted.model import Request
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 
 E = TypeVar("E", bound=Event)
 GENERAL_PURPOSE = "general-purpose"

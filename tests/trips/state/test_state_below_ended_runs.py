@@ -12,7 +12,7 @@ from ramet.core.agent_ref import AgentRef
 from ramet.core.ids import RunId
 from ramet.core.outcome import Status
 from ramet.host.dynamic.namespaces import branch_of, place_of, state_location
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.store.memory import MemoryStore
 from tests.support.waiting import eventually
 from tests.trips.recovery.test_resume import lost_runtime

@@ -24,7 +24,7 @@ from ramet.services.agent_types.function import invoke
 from ramet.services.agent_types.function.agent import FunctionAgent
 from ramet.services.client.client import Client
 from ramet.services.contract import SpawnedAgent
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from tests.support.serve_process import serve
 from tests.support.tars import tar
 from tests.support.turns import Reader

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ramet.core.errors import Damaged, InvalidValue
 from ramet.isolation.workspace import checkpoint
-from ramet.isolation.workspace.checkpoint import Checkpoint
+from tests.support.checkpoints import Checkpoint, load
 
 
 @pytest.fixture
@@ -34,23 +34,23 @@ def test_a_saved_checkpoint_is_loaded(
     file = tmp_path_factory.mktemp("kept") / "checkpoint"
     saved_checkpoint = Checkpoint(body, data.draw(st.integers(0, len(body))), version)
 
-    checkpoint.save(file, Checkpoint(b"earlier", 0, 1))
-    checkpoint.save(file, saved_checkpoint)
+    checkpoint.save(file, *Checkpoint(b"earlier", 0, 1))
+    checkpoint.save(file, *saved_checkpoint)
 
-    assert checkpoint.load(file) == saved_checkpoint
+    assert load(file) == saved_checkpoint
     assert names(file.parent) == ["checkpoint"]
 
 
 def test_a_missing_checkpoint_is_no_error(file: Path) -> None:
     """A run need not save a checkpoint."""
-    assert checkpoint.load(file) is None
+    assert load(file) is None
 
 
 @given(data=st.data())
 def test_one_changed_or_missing_byte_is_found(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     """A damaged checkpoint is refused and left unchanged."""
     file = tmp_path_factory.mktemp("damaged") / "checkpoint"
-    checkpoint.save(file, Checkpoint(b'{"a":1}blob', 7, 3))
+    checkpoint.save(file, *Checkpoint(b'{"a":1}blob', 7, 3))
     content = file.read_bytes()
     at = data.draw(st.integers(0, len(content) - 1))
     damaged = data.draw(
@@ -63,19 +63,19 @@ def test_one_changed_or_missing_byte_is_found(tmp_path_factory: pytest.TempPathF
     file.write_bytes(damaged)
 
     with pytest.raises(Damaged, match="checkpoint"):
-        checkpoint.load(file)
+        load(file)
 
     assert file.read_bytes() == damaged
 
 
 def test_a_newer_format_is_distinguished_from_damage(file: Path) -> None:
     """A person does not take the checkpoint for lost."""
-    checkpoint.save(file, Checkpoint(b"", 0, 1))
+    checkpoint.save(file, *Checkpoint(b"", 0, 1))
     content = file.read_bytes()
     file.write_bytes(content[:8] + b"\x00\x02" + content[10:])
 
     with pytest.raises(Damaged, match="newer version"):
-        checkpoint.load(file)
+        load(file)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_a_newer_format_is_distinguished_from_damage(file: Path) -> None:
 def test_an_invalid_checkpoint_is_refused(file: Path, saved_checkpoint: Checkpoint, field: str) -> None:
     """The refusal names the field before anything is written."""
     with pytest.raises(InvalidValue) as refusal:
-        checkpoint.save(file, saved_checkpoint)
+        checkpoint.save(file, *saved_checkpoint)
 
     assert refusal.value.field == field
     assert names(file.parent) == []
@@ -98,38 +98,38 @@ def test_an_invalid_checkpoint_is_refused(file: Path, saved_checkpoint: Checkpoi
 
 def test_a_failed_save_keeps_the_earlier_checkpoint(file: Path, tmp_path: Path) -> None:
     """No draft is left."""
-    checkpoint.save(file, Checkpoint(b"first", 0, 1))
+    checkpoint.save(file, *Checkpoint(b"first", 0, 1))
     script = f"""
 import resource, signal
 from pathlib import Path
 from ramet.isolation.workspace import checkpoint
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
-checkpoint.save(Path({str(file)!r}), checkpoint.Checkpoint(bytes(5000), 0, 2))
+checkpoint.save(Path({str(file)!r}), bytes(5000), 0, 2)
 """
 
     process_result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
 
     assert "File too large" in process_result.stderr
-    assert checkpoint.load(file) == Checkpoint(b"first", 0, 1)
+    assert load(file) == Checkpoint(b"first", 0, 1)
     assert names(tmp_path) == ["checkpoint"]
 
 
 def test_a_killed_save_keeps_the_earlier_checkpoint(file: Path, tmp_path: Path) -> None:
     """The draft is no checkpoint, and `clear_drafts` removes it."""
-    checkpoint.save(file, Checkpoint(b"first", 0, 1))
+    checkpoint.save(file, *Checkpoint(b"first", 0, 1))
     script = f"""
 import os, signal
 from pathlib import Path
 from ramet.isolation.workspace import checkpoint
 os.fsync = lambda fd: os.kill(os.getpid(), signal.SIGKILL)
-checkpoint.save(Path({str(file)!r}), checkpoint.Checkpoint(bytes(5000), 0, 2))
+checkpoint.save(Path({str(file)!r}), bytes(5000), 0, 2)
 """
 
     process_result = subprocess.run([sys.executable, "-c", script], check=False)
 
     assert process_result.returncode == -signal.SIGKILL
     assert len(os.listdir(tmp_path)) == 2  # noqa: PTH208 - only how many
-    assert checkpoint.load(file) == Checkpoint(b"first", 0, 1)
+    assert load(file) == Checkpoint(b"first", 0, 1)
     checkpoint.clear_drafts(tmp_path)
     assert names(tmp_path) == ["checkpoint"]

@@ -19,6 +19,7 @@ from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import Damaged, InvalidValue, Unknown
 from ramet.isolation.workspace.folder_retention import FolderLimits
 from ramet.isolation.workspace.run_dirs import RunFolder, RunFolders
+from tests.support.checkpoints import load
 from tests.support.hostile import field, fill, make_immutable, mount_in
 
 DAY_S = 24 * 3600.0
@@ -79,7 +80,7 @@ def test_another_kernel_finds_a_run_folder(folders: RunFolders, tmp_path: Path) 
     found_folder = RunFolders(tmp_path).find("run-1")
 
     assert (found_folder.workspace / "half done").read_text() == "so far"
-    assert found_folder.load_checkpoint() == (b"{}", 2, 5)
+    assert load(found_folder.path / "checkpoint") == (b"{}", 2, 5)
     assert found_folder.read_info() == folder.read_info()
     assert found_folder.read_info().ended is not None
     found_folder.record_resume()

@@ -18,7 +18,7 @@ SECRET = "correct horse battery"
 def run() -> Any:
     """Return a run with one environment variable."""
     grant = SimpleNamespace(secrets={}, env_vars={"GREETING": SECRET})
-    return SimpleNamespace(grant=grant, step_ceiling=None, parent=None)
+    return SimpleNamespace(grants=lambda: [grant])
 
 
 def test_a_value_is_masked_before_the_text_is_cut(run: Any) -> None:

@@ -12,7 +12,7 @@ from ramet.core.limits import SpawnLimits
 from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.registry import RunRegistry
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.tools.spawn_request import SpawnRequest
 from tests.trips.kits.sessions import open_tree_of, run_of
 

@@ -13,8 +13,7 @@ from ramet.core.lifecycle import Fact, State
 from ramet.core.outcome import Status
 from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.lifecycle.supervisor import Supervisor
-from ramet.spawn.run.run import Run
-from ramet.spawn.run.turn import TurnResult
+from ramet.spawn.run import Run, TurnResult
 from tests.trips.kits.sessions import open_tree_of, run_of
 
 

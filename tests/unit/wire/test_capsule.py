@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import functools
+import inspect
 import pathlib
 import pickle
 import shutil
@@ -21,7 +22,7 @@ import pytest
 from ramet.core.errors import NotShippable, ProtocolError
 from ramet.wire.code import capsule
 from ramet.wire.code.capsule import current_tag, pack, unpack
-from ramet.wire.code.closure_vars import captured_names
+from tests.support.captured import captured_names
 
 SCRIPT = """
 import base64, sys
@@ -49,10 +50,11 @@ def tells():
     return TOKEN
 
 from ramet.wire.code.capsule import pack
-from ramet.wire.code.closure_vars import captured_names
+from ramet.wire.code.closure_vars import parts
 packed = pack(eval(sys.argv[1]), (1, 2))
-print(packed.tag, base64.b64encode(packed.data).decode(), *captured_names(eval(sys.argv[1])))
 """
+SCRIPT += inspect.getsource(captured_names)
+SCRIPT += "print(packed.tag, base64.b64encode(packed.data).decode(), *captured_names(eval(sys.argv[1])))\n"
 ORDERS = """
 from . import money
 from shop.parts.deep import FEE
@@ -251,7 +253,7 @@ def test_free_variables_and_globals_of_helpers_are_listed() -> None:
 
     assert unused_value
     assert set(captured_names(agent)) == {"helper", "limit"}
-    assert captured_names(pickle.dumps) == ()
+    assert captured_names(pickle.dumps) == []
     assert set(captured_names(functools.partial(agent))) == {"helper", "limit"}
 
 

@@ -14,11 +14,11 @@ from ramet.core.errors import AgentNotResolved
 from ramet.core.events import AgentCreated
 from ramet.core.policy.capabilities import intersect
 from ramet.core.recipe import Recipe
-from ramet.host.dynamic.agents import DynamicAgents, StoredAgent, is_known, ref_of
+from ramet.host.dynamic.agents import DynamicAgents, is_known, ref_of
 from ramet.host.dynamic.namespaces import state_location
 from ramet.host.dynamic.task_run import task_request
-from ramet.spawn.run.run import Run
-from ramet.tools.spawn_request import SpawnRequest
+from ramet.spawn.run import Run
+from ramet.tools.spawn_request import CreationReceipt, SpawnRequest
 
 
 class HostAuthoring:
@@ -27,7 +27,7 @@ class HostAuthoring:
     def __init__(self, agents: DynamicAgents) -> None:
         self._agents = agents
 
-    async def create(self, run: Run, entry: Mapping[str, Any]) -> StoredAgent:
+    async def create(self, run: Run, entry: Mapping[str, Any]) -> CreationReceipt:
         """Create an agent in the run's own registry. Raises InvalidValue, Denied, StoreFailed."""
         recipe = Recipe.from_entry(entry)
         created = await self._agents.create(run.agent, recipe)
@@ -38,7 +38,7 @@ class HostAuthoring:
             commit=created.commit,
             dropped=created.dropped_names,
         )
-        return created
+        return CreationReceipt(str(created.ref), created.dropped_names)
 
     async def spawn_request(self, run: Run, ref: str, task: str, arguments: Mapping[str, Any]) -> SpawnRequest:
         """Return the spawn request of a run that works on an agent's task. Raises AgentNotResolved, InvalidValue.

@@ -10,7 +10,7 @@ from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name, safe_name
 from ramet.core.replay.run_replay import RunReplay
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 
 MAIN = "main"
 #: Characters of a place that appear unchanged in the name of a branch, which has at most 200.

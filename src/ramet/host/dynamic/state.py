@@ -9,7 +9,7 @@ from ramet.core.errors import Conflict, UnsavedChanges
 from ramet.host.dynamic.namespaces import branch_of, place_of, prefix_below, state_location
 from ramet.host.dynamic.registry import Registries
 from ramet.host.dynamic.run_state import RunState
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.store.state.namespaced import Namespaced
 from ramet.wire.guest_protocol.answer_data import StateReply
 from ramet.wire.guest_protocol.guest_to_host import UseState

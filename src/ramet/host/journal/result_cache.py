@@ -13,7 +13,7 @@ from ramet.concurrency.clock import Clock
 from ramet.core.errors import RametError
 from ramet.host.journal.journal import Journal
 from ramet.spawn.result_cache import CachedResult, InFlight
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.store.contract import Store
 
 _log = logging.getLogger("ramet.results")

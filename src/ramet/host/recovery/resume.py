@@ -37,7 +37,7 @@ from ramet.host.trees.project import Project
 from ramet.models.messages import decode
 from ramet.spawn.birth.record import cwd_of
 from ramet.spawn.recovery import ResumeInputs, rebuild_tree
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.tools.agents.agents import spawning_tools
 from ramet.tools.builtins import builtin_tools
 from ramet.tools.functions import as_tools

@@ -24,7 +24,7 @@ from ramet.spawn.birth.record import missing_late_args
 from ramet.spawn.handle import Handle
 from ramet.spawn.lifecycle.supervisor import MAX_WAKES
 from ramet.spawn.recovery import resume_tree
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 
 _log = logging.getLogger("ramet.recovery")
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ramet.core.errors import Gone
 
 if TYPE_CHECKING:  # The command line reads journals without importing the modules that run agents.
-    from ramet.spawn.run.run import Run
+    from ramet.spawn.run import Run
 
 
 def sockets_of(run: Run) -> Mapping[str, pathlib.Path]:

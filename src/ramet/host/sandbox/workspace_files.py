@@ -10,7 +10,7 @@ from ramet.core.errors import Gone
 from ramet.isolation.workspace.artifacts import read_file
 
 if TYPE_CHECKING:  # The command line reads journals without importing the modules that run agents.
-    from ramet.spawn.run.run import Run
+    from ramet.spawn.run import Run
 
 
 class Workspace(NamedTuple):

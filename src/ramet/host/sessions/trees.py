@@ -25,7 +25,7 @@ from ramet.host.retention.sweep import TreeDeleter
 from ramet.host.sessions.rows import OPEN, session_row
 from ramet.host.trees.factory import OpenTree, TreeOptions
 from ramet.spawn.birth.policy_decisions import DecidedRequest
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.tools.spawn_request import SpawnRequest
 
 if TYPE_CHECKING:

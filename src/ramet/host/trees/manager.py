@@ -15,7 +15,7 @@ from ramet.core.ids import RunId
 from ramet.host.journal.journal import Journal
 from ramet.host.trees.factory import OpenTree, TreeFactory, TreeOptions
 from ramet.spawn.handle import Handle
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 
 _log = logging.getLogger("ramet.runtime")
 #: Trees that closed with their root and whose handles can still be looked up by id.

@@ -14,7 +14,7 @@ from ramet.core.lifecycle import State
 from ramet.core.policy.capabilities import Capability
 from ramet.host.gateway import Gateway
 from ramet.host.trees.factory import UNKNOWN_WINDOW
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel

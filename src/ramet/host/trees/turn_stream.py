@@ -11,7 +11,7 @@ from ramet.core.events import Event, MessageRecorded
 from ramet.core.outcome import Result
 from ramet.host.journal.recorder import Recorder
 from ramet.models.messages import decode
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 
 #: Blocks of a chunk that repeat its text, or its `tool_call_chunks`.
 _REPEATED_BLOCKS = frozenset({"text", "tool_use", "input_json_delta"})

@@ -18,8 +18,7 @@ from ramet.isolation.kubernetes.api import labels, manifest
 from ramet.isolation.kubernetes.api.client import Api
 from ramet.isolation.kubernetes.connect.attach import Attach, PodTransport
 from ramet.isolation.kubernetes.images import DEFAULT_IMAGE, FindImage, ImageProvider, Images, PodImage, PushAgain
-from ramet.isolation.kubernetes.kernel_lease import KernelLease
-from ramet.isolation.kubernetes.kernels import KernelIdentity, Kernels
+from ramet.isolation.kubernetes.kernels import KernelIdentity, KernelLease, Kernels
 from ramet.isolation.kubernetes.placement import single
 from ramet.isolation.kubernetes.placement.own import OwnPods
 from ramet.isolation.kubernetes.placement.sandbox import PodSandbox

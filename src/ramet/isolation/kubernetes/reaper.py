@@ -41,11 +41,7 @@ class Reaper:
         that waits for another kernel is kept for as long as it waits; after that it has ended by itself. Both are
         retried until `close`. Raises Forbidden, Unreachable if the namespace cannot be listed.
         """
-        api = self._api_of(namespace)
-        try:
-            removed_names = await self._reap(api, self._spares)
-        finally:
-            await api.close()
+        removed_names = await self._reap(namespace, self._spares)
         if self._spared_until and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._look_again())
         return removed_names
@@ -67,11 +63,7 @@ class Reaper:
             async with asyncio.timeout(_CLOSE_S):
                 if await self._kernels.living() == {self._kernels.kernel}:
                     for namespace in namespaces:
-                        api = self._api_of(namespace)
-                        try:
-                            await self._reap(api, lambda *_: False)
-                        finally:
-                            await api.close()
+                        await self._reap(namespace, lambda *_: False)
 
     async def _look_again(self) -> None:
         loop = asyncio.get_running_loop()
@@ -80,9 +72,8 @@ class Reaper:
             for namespace in {
                 due_namespace for (due_namespace, _, _), until in self._spared_until.items() if until <= loop.time()
             }:
-                api = self._api_of(namespace)
                 try:
-                    for each in await self._reap(api, self._spares):
+                    for each in await self._reap(namespace, self._spares):
                         _log.info("removed, because no kernel has adopted it: %s", each)
                 except Exception as problem:  # A store may raise any error.
                     _log.warning("the objects of dead kernels in %s could not be removed yet: %s", namespace, problem)
@@ -90,8 +81,6 @@ class Reaper:
                     self._spared_until |= {
                         key: max(next_at, at) for key, at in self._spared_until.items() if key[0] == namespace
                     }
-                finally:
-                    await api.close()
 
     def _spares(self, namespace: str, pod: ObservedPod) -> bool:
         """Return whether a dead kernel's pod is kept this time."""
@@ -100,7 +89,14 @@ class Reaper:
         now = asyncio.get_running_loop().time()
         return now < self._spared_until.setdefault((namespace, pod.uid, pod.owner), now + pod.outlives_s + _SLACK_S)
 
-    async def _reap(self, api: Api, is_spared: Callable[[str, ObservedPod], bool]) -> Sequence[str]:
+    async def _reap(self, namespace: str, is_spared: Callable[[str, ObservedPod], bool]) -> Sequence[str]:
+        api = self._api_of(namespace)
+        try:
+            return await self._remove_dead(api, is_spared)
+        finally:
+            await api.close()
+
+    async def _remove_dead(self, api: Api, is_spared: Callable[[str, ObservedPod], bool]) -> Sequence[str]:
         selector = labels.selector(place=self._kernels.place)
         # Listed before the living kernels are read: a kernel that starts in between has nothing in the list.
         (_, pods), secrets, policies = await asyncio.gather(

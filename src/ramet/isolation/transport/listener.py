@@ -123,9 +123,8 @@ class PodListener:
                     await asyncio.sleep(0.1)
                 continue
             peer = str(address[0])
-            if self._strangers.total() >= self._limits.strangers:
-                end.close()
-            elif self._strangers[peer] >= self._limits.strangers_of_address:
+            are_many = self._strangers.total() >= self._limits.strangers
+            if are_many or self._strangers[peer] >= self._limits.strangers_of_address:
                 end.close()
             else:
                 self._strangers[peer] += 1

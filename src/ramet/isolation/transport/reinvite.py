@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from types import TracebackType
 
 from ramet.core.errors import InvalidValue
 from ramet.isolation.transport.dialer import check
@@ -42,9 +41,7 @@ class TokenStream:
                 self._close()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._close()
 
     async def wait_other(self, known: JoinToken) -> JoinToken:

@@ -27,18 +27,11 @@ _CHUNK = 1024 * 1024
 _MOST = 1 << 31  #: the maximum size of a file in bytes: a larger one is not read in one call, and so was never loaded
 
 
-class Checkpoint(NamedTuple):
-    """A saved value of a run, as `ramet.wire.values.values` encodes it, and the run's own version number."""
-
-    body: bytes
-    json_size: int
-    version: int
-
-
 class OpenCheckpoint(NamedTuple):
     """A checkpoint with a correct digest, as an open file that its owner closes.
 
-    The body is `size` bytes from `offset`.
+    The body is `size` bytes from `offset`: a value of a run, as `ramet.wire.values.values` encodes it. `version` is the
+    run's own version number.
     """
 
     fd: int
@@ -48,12 +41,11 @@ class OpenCheckpoint(NamedTuple):
     version: int
 
 
-def save(file: Path, checkpoint: Checkpoint) -> None:
+def save(file: Path, body: bytes, json_size: int, version: int) -> None:
     """Replace the previous checkpoint; after the return, the new one survives a loss of power.
 
     Raises InvalidValue or OSError. The previous checkpoint stays intact if this call is killed, or fails.
     """
-    body, json_size, version = checkpoint
     if not 0 <= json_size <= len(body):
         raise InvalidValue("json_size", json_size, f"0 to {len(body)}, the size of the body")
     if not 0 <= version <= _LARGEST:
@@ -74,22 +66,6 @@ def save(file: Path, checkpoint: Checkpoint) -> None:
         os.fsync(folder)
     finally:
         os.close(folder)
-
-
-def load(file: Path) -> Checkpoint | None:
-    """Return the current checkpoint, None if there is none.
-
-    Raises Damaged for a file that `save` did not leave, or OSError.
-    """
-    checkpoint = open_whole(file)
-    if checkpoint is None:
-        return None
-    try:
-        return Checkpoint(
-            os.pread(checkpoint.fd, checkpoint.size, checkpoint.offset), checkpoint.json_size, checkpoint.version
-        )
-    finally:
-        os.close(checkpoint.fd)
 
 
 def open_whole(file: Path) -> OpenCheckpoint | None:

@@ -33,7 +33,7 @@ from ramet.disk.regular_files import read_regular
 from ramet.disk.state_folder import checked_state_folder, ensure_folder, state_folder
 from ramet.isolation import safe_walk
 from ramet.isolation.workspace import checkpoint
-from ramet.isolation.workspace.checkpoint import Checkpoint, OpenCheckpoint
+from ramet.isolation.workspace.checkpoint import OpenCheckpoint
 from ramet.isolation.workspace.folder_retention import Age, FolderLimits, find_expired
 
 PROXY_SOCKET = "proxy.sock"  #: of a run whose policy allows endpoints, in its folder
@@ -112,14 +112,10 @@ class RunFolder:
 
     def save_checkpoint(self, body: bytes, json_size: int, version: int = 1) -> None:
         """Replace the saved value; the new one is on the disk when this returns. See `checkpoint.save`."""
-        checkpoint.save(self.path / "checkpoint", Checkpoint(body, json_size, version))
-
-    def load_checkpoint(self) -> Checkpoint | None:
-        """Return the last saved value. Raises Damaged instead of returning a part of it."""
-        return checkpoint.load(self.path / "checkpoint")
+        checkpoint.save(self.path / "checkpoint", body, json_size, version)
 
     def open_checkpoint(self) -> OpenCheckpoint | None:
-        """Return the last saved value as an open file that the caller closes."""
+        """Return the last saved value as an open file that the caller closes. Raises Damaged for a part of it."""
         return checkpoint.open_whole(self.path / "checkpoint")
 
     def clear_workspace(self) -> None:

@@ -7,10 +7,11 @@ import contextlib
 from collections.abc import Mapping
 from typing import Any
 
+from ramet.concurrency.cancel import is_being_cancelled
 from ramet.core.errors import SandboxFailed
 from ramet.isolation.contract import Image
 from ramet.isolation.zygote.client import ZygoteClient
-from ramet.isolation.zygote.pool import Start, is_cancelled
+from ramet.isolation.zygote.pool import Start
 from ramet.isolation.zygote.process import ZygoteChild
 
 _Kind = tuple[Image, frozenset[tuple[str, str]]]  #: the start parameters of a zygote: its image and mounts
@@ -74,7 +75,7 @@ class DedicatedZygotes:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if task.cancelled() and not is_cancelled():
+            if task.cancelled() and not is_being_cancelled():
                 raise SandboxFailed("the backend is closed") from None
             self._drop(task)
             raise

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
+from ramet.concurrency.cancel import is_being_cancelled
 from ramet.core.errors import SandboxFailed
 from ramet.isolation.contract import Image
 from ramet.isolation.zygote.client import ZygoteClient
@@ -114,7 +115,7 @@ class Pool:
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
-            if self._is_closed and not is_cancelled():
+            if self._is_closed and not is_being_cancelled():
                 raise SandboxFailed("the backend is closed") from None
             raise
 
@@ -149,9 +150,3 @@ def _look(task: asyncio.Task[ZygoteClient]) -> None:
 def _overlap(path: str, other: str) -> bool:
     """Return whether one path is inside the other."""
     return PurePath(path).is_relative_to(other) or PurePath(other).is_relative_to(path)
-
-
-def is_cancelled() -> bool:
-    """Return whether the calling task itself is being cancelled, and not only the task that it waits for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from ramet.core.budget import RESOURCES, Amount, Budget, Hold
 from ramet.core.errors import InvalidValue
 from ramet.spawn.birth.plan import Plan
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 
 
 class ChildBudget(NamedTuple):

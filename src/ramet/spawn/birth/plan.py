@@ -26,7 +26,7 @@ from ramet.isolation.mounts import source_below
 from ramet.spawn.admission import NO_SHARE, ResourceShare
 from ramet.spawn.grants import Clamp, cap_time, capsule_of, check_may_spawn, child_grant, composition_grant, narrowed_to
 from ramet.spawn.ports import TreePorts
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.tools.spawn_request import SpawnRequest, check_request
 from ramet.wire.code.capsule import PackedCall
 

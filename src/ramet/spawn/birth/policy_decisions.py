@@ -14,7 +14,7 @@ from ramet.core.events import PolicyDecided
 from ramet.core.policy.decision import MAX_PROMPT, Narrow, PolicyDecision, PolicyRequest, Refuse
 from ramet.core.policy.policy import Policy, PolicyFields, resolve_root_policy, to_public_dict
 from ramet.spawn.ports import Decide
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.tools.context import ToolUseContext, current_call
 from ramet.tools.spawn_request import SpawnRequest
 

@@ -22,7 +22,7 @@ from ramet.core.ids import RunId
 from ramet.core.policy.policy import Grant, Policy, from_json
 from ramet.models.json_values import to_json_value
 from ramet.spawn.ports import TreePorts
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.tools.spawn_request import SpawnRequest
 from ramet.wire.code.capsule import PackedCall
 from ramet.wire.values.annotations import parameter_types
@@ -271,20 +271,11 @@ def _value(data: Any, hint: Any) -> Any:
         return data
 
 
-def grants_above(run: Run | None) -> tuple[Grant, ...]:
-    """Return the grants of a run and of all runs above it, nearest first."""
-    grants = list[Grant]()
-    while run is not None:
-        grants += [grant for grant in (run.grant, run.step_ceiling) if grant is not None]
-        run = run.parent
-    return tuple(grants)
-
-
 def _grant_without_values(run: Run, grant: Grant) -> dict[str, Any]:
     """Return a grant as data: the names of secrets and variables, and which variables differ from those above."""
     data: dict[str, Any] = msgspec.to_builtins(grant)
     data["secrets"], data["env_vars"] = sorted(grant.secrets), sorted(grant.env_vars)
-    ancestor_grants = grants_above(run.parent)
+    ancestor_grants = tuple(run.parent.grants()) if run.parent is not None else ()
     inherited_variables = {name: each.env_vars[name] for each in reversed(ancestor_grants) for name in each.env_vars}
     own_names = [name for name, value in sorted(grant.env_vars.items()) if inherited_variables.get(name) != value]
     return data | ({"own_env_vars": own_names} if own_names and ancestor_grants else {})

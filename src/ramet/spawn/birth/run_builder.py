@@ -21,8 +21,7 @@ from ramet.spawn.birth.plan import Plan, spawnable
 from ramet.spawn.grants import mount_roots_of
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.registry import RunRegistry
-from ramet.spawn.run.run import Run
-from ramet.spawn.run.sandbox import RunSandbox
+from ramet.spawn.run import Run, RunSandbox
 from ramet.tools.agents.agents import agent_tool
 from ramet.tools.context import ToolUseContext, Tree
 from ramet.tools.model_request import ModelRequest

@@ -36,8 +36,8 @@ from ramet.spawn.birth.record import to_data
 from ramet.spawn.birth.run_builder import RunBuilder
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.registry import RunRegistry
-from ramet.spawn.run.run import Run
-from ramet.spawn.sandbox.run_folder import create_folder, restore_folder
+from ramet.spawn.run import Run
+from ramet.spawn.sandbox.run_folder import create_folder
 from ramet.tools.context import Tree, current_call
 from ramet.tools.run_info import RunInfo
 from ramet.tools.spawn_request import SpawnRequest
@@ -263,10 +263,6 @@ class Spawner:
         run.worktree = own_tree
         create_folder(run, self._services.placement)
         return run
-
-    def restore_folder(self, run: Run) -> None:
-        """Give a run of another process its existing folder: see `ramet.spawn.sandbox.run_folder`."""
-        restore_folder(run, self._services.placement)
 
     # ---- recorded, then started
 

@@ -15,7 +15,7 @@ from ramet.core.outcome import Result
 from ramet.spawn.grants import check_room_below
 from ramet.spawn.lifecycle.supervisor import MAX_WAKES, Supervisor
 from ramet.spawn.registry import RunRegistry
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.tools.agents.report_framing import notification
 
 

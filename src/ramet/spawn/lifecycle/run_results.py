@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from msgspec.structs import replace
 
 from ramet.agent.result_codec import encode_result
 from ramet.core.errors import RametError
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.spawn.masking import masked_error, masked_text
-from ramet.spawn.run.run import Run
-from ramet.spawn.run.turn import TurnResult
+from ramet.spawn.run import Run, TurnResult
 
 #: The number of characters of a sandboxed run's printed text that are recorded; the rest is in its folder.
 RECORDED_CHARS = 2_000
@@ -43,12 +40,9 @@ def recorded_form(run: Run, result: Result) -> Result:
     )
 
 
-def report_turn(run: Run, waiter: Callable[[Result], None] | None, result: Result, failure: RametError | None) -> None:
-    """Report the result of a turn to its waiter; if it cannot be recorded, report that failure instead."""
-    run.report_turn(result if failure is None else unrecorded_result(result, failure), waiter)
-
-
-def unrecorded_result(result: Result, failure: RametError) -> Result:
-    """Return a failed result for one that cannot be recorded, so that no caller takes it for a result."""
+def reported_result(result: Result, failure: RametError | None) -> Result:
+    """Return the result, or a failed one if it cannot be recorded, so that no caller takes it for a result."""
+    if failure is None:
+        return result
     error = ErrorInfo(type=type(failure).__name__, message=str(failure))
     return replace(result, status=Status.FAILED, value=None, error=error, partial=result.text)

@@ -12,7 +12,7 @@ from typing import Any
 from ramet.concurrency.clock import Clock
 from ramet.core.lifecycle import Fact, State
 from ramet.core.outcome import Status
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.spawn.verdict import cancelled_result
 from ramet.tools.context import current_call
 from ramet.tools.run_info import StopReceipt

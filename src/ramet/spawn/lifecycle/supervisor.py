@@ -17,14 +17,13 @@ from ramet.core.errors import RametError, StoreFailed
 from ramet.core.events import Event, RunEnded, RunResumed, StateChanged, TurnEnded, TurnStarted
 from ramet.core.lifecycle import TERMINAL_STATES, Effect, Fact, Next, State, next_after, step
 from ramet.core.outcome import ErrorInfo, Result, Status
-from ramet.spawn.lifecycle.run_results import recorded_form, report_turn, result_of, unrecorded_result
+from ramet.spawn.lifecycle.run_results import recorded_form, reported_result, result_of
 from ramet.spawn.lifecycle.stop import stop_all, wait_for_ends
 from ramet.spawn.lifecycle.turn import repair_history, run_turn, start_hook_messages
 from ramet.spawn.lifecycle.worktree_end import leave_worktree
 from ramet.spawn.masking import masked_text
 from ramet.spawn.registry import RunRegistry
-from ramet.spawn.run.run import Run
-from ramet.spawn.run.turn import TurnResult
+from ramet.spawn.run import Run, TurnResult
 from ramet.spawn.sandbox.adoption import terminate_orphan
 from ramet.spawn.verdict import cancelled_result
 from ramet.tools.context import ToolUseContext, current_call
@@ -102,11 +101,10 @@ class Supervisor:
 
     def _announce(self, run: Run, result: Result, failure: RametError | None) -> None:
         """Report a recorded end; if the end cannot be recorded, report that failure instead."""
-        if failure is not None:
-            result = unrecorded_result(result, failure)
+        result = reported_result(result, failure)
         if run.result is not None:  # It was not resumed meanwhile.
             run.announce(result)
-        run.announce_turn(result)  # Otherwise the waiter of the cut-off turn would wait forever.
+        run.report_turn(result, run.turn.on_result)  # Otherwise the waiter of the cut-off turn would wait forever.
 
     # ---- turns
 
@@ -246,7 +244,7 @@ class Supervisor:
             run.turn.woken_by_mail and run.context.mailbox.has("user")
         ):  # A prompt that came during it is unanswered.
             result, waiter = result_of(run, verdict), run.turn.on_result  # A later waiter waits for the next turn.
-            self._services.after(lambda failure: report_turn(run, waiter, result, failure), True)
+            self._services.after(lambda failure: run.report_turn(reported_result(result, failure), waiter), True)
         self.wake_or_end(run)
 
     def _is_end_of_run(self, run: Run, verdict: TurnResult) -> bool:

@@ -26,8 +26,7 @@ from ramet.spawn.final_answer import answer, check_output_size, checked_answer, 
 from ramet.spawn.grants import accepts_single_arg
 from ramet.spawn.ports import Placement, TreePorts
 from ramet.spawn.result_cache import cached_or_run
-from ramet.spawn.run.run import Run
-from ramet.spawn.run.turn import TurnResult
+from ramet.spawn.run import Run, TurnResult
 from ramet.spawn.sandbox.executor import run_in_sandbox
 from ramet.spawn.verdict import error_result
 from ramet.tools.context import CurrentCall, current_call

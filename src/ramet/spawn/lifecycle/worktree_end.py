@@ -7,7 +7,7 @@ import asyncio
 from ramet.concurrency.deadline import run_shielded
 from ramet.isolation.git import worktree
 from ramet.isolation.git.git import Git
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 
 
 async def leave_worktree(run: Run, git: Git) -> None:

@@ -19,7 +19,7 @@ from ramet.core.events import SandboxStarted
 from ramet.core.replay.run_replay import RunReplay
 from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
 from ramet.spawn.ports import Placement
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.spawn.sandbox.process import end_sandbox, start_sandbox
 
 _canonical_value = msgspec.json.Encoder(order="sorted").encode

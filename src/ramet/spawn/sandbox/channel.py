@@ -125,7 +125,7 @@ class GuestChannel(asyncio.Protocol):
         for timer in self._timers.values():
             timer.cancel()
         self._end(None)
-        self._outbound.close()
+        self._outbound.stop_watching()
         if self._transport is not None:
             self._transport.abort()
         for task in self._tasks:

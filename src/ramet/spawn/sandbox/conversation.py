@@ -36,11 +36,12 @@ from ramet.models.json_values import clean_text, to_json_value
 from ramet.models.relay import encode_chunk
 from ramet.models.request_codec import as_data, decode_request, redact_for_guest, schema_only_tool
 from ramet.spawn.final_answer import checked_answer
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.spawn.sandbox.approvals import Gates
 from ramet.spawn.sandbox.guest_events import Records
 from ramet.spawn.sandbox.transcript import Mirror
 from ramet.spawn.tool_calls import ToolCallLedger, charge_aside, step_number
+from ramet.spawn.verdict import recorded_refusal
 from ramet.tools.builtins import builtin_tools, by_name, is_builtin
 from ramet.tools.context import DeclaredResult, ToolUseContext
 from ramet.tools.model_request import ModelRequest
@@ -49,8 +50,8 @@ from ramet.wire.code import capsule
 from ramet.wire.code.bundle import has_user_modules
 from ramet.wire.error_codec import decode_error
 from ramet.wire.frames import MAX_BODY
-from ramet.wire.guest_protocol import guest_to_host, host_to_guest
-from ramet.wire.guest_protocol.answer_data import ApprovalReply, HookReply, Reply, SafetyReply
+from ramet.wire.guest_protocol import host_to_guest
+from ramet.wire.guest_protocol.answer_data import Reply
 from ramet.wire.guest_protocol.guest_to_host import AskModel, Done, Record
 from ramet.wire.guest_protocol.host_to_guest import IncomingMail, StartConversation, Stop
 from ramet.wire.values import values
@@ -70,8 +71,8 @@ class SandboxedConversation:
         self._run, self._messages = run, messages
         self._transcript = Mirror(run)
         self._records = Records(run, self._transcript)
-        self._gates = Gates(run.context)
-        self._calls = run.sandbox.inherited_calls or ToolCallLedger(run.context)  #: calls of the newest reply
+        self.gates = Gates(run.context)
+        self.calls = run.sandbox.inherited_calls or ToolCallLedger(run.context)  #: calls of the newest reply
         run.sandbox.inherited_calls = None
         self._is_asking = False  #: a request of the conversation is in progress; requests of tools may run concurrently
         self._steps: set[int] = set()
@@ -92,7 +93,7 @@ class SandboxedConversation:
         run, context = self._run, self._run.context
         tools = _capsule_of(run)
         self.close()
-        self._calls, self._is_asking, self._inherited_step = ToolCallLedger(context), False, ""
+        self.calls, self._is_asking, self._inherited_step = ToolCallLedger(context), False, ""
         self._records.start_after()
         context.declared_result = context.final_refusal = None
         run.turn.streamed_text.clear()
@@ -139,7 +140,7 @@ class SandboxedConversation:
         self._transcript.adopt()
         self._records.start_after(replay.recorded_reports)
         self._inherited_step = replay.reply_step
-        self._last_refusal = context.final_refusal or self._calls.refusal or _recorded_refusal(replay)
+        self._last_refusal = context.final_refusal or self.calls.refusal or recorded_refusal(replay)
         context.refusal = self._last_refusal if replay.refusal is not None else None
 
     async def forward_mail(self, tell: Callable[..., Awaitable[None]]) -> None:
@@ -170,7 +171,7 @@ class SandboxedConversation:
 
     def close(self) -> None:
         """Release all holds of the budget. Idempotent."""
-        self._calls.close()
+        self.calls.close()
 
     # ---- requests of the guest
 
@@ -211,33 +212,12 @@ class SandboxedConversation:
             if not request.aside:
                 self._is_asking = False
 
-    async def approve(self, request: guest_to_host.Approve) -> ApprovalReply:
-        """Ask a person for an approval.
-
-        Raises ProtocolError if the call is unknown.
-        """
-        return await self._gates.approve(request, self._calls)
-
-    async def propose(self, request: guest_to_host.ProposeCall) -> SafetyReply:
-        """Ask the safety gate about a call.
-
-        Raises ProtocolError if the call is unknown, or was asked about before.
-        """
-        return await self._gates.propose(request, self._calls)
-
-    async def fire_hook(self, request: guest_to_host.FireHook, body: bytes) -> HookReply:
-        """Run the hooks of an event of the loop.
-
-        Raises ProtocolError if the event is not allowed.
-        """
-        return await self._gates.fire(request, body, self._calls)
-
     def record(self, report: Record, body: bytes, *, lasts: bool = False) -> None:
         """Record an event that the guest reports: see `Records.take`.
 
         Raises ProtocolError.
         """
-        self._records.record(report, body, self._calls, self._last_refusal, lasts=lasts)
+        self._records.record(report, body, self.calls, self._last_refusal, lasts=lasts)
 
     # ---- one question
 
@@ -315,7 +295,7 @@ class SandboxedConversation:
             context.final_refusal, reply = self._last_refusal, without_calls(reply)
         recorded = self._transcript.record(with_call_ids(reply, request.step), request.step)
         self._run.turn.streamed_text.clear()
-        self._calls = ToolCallLedger(context, request.step, self._newest_reply())
+        self.calls = ToolCallLedger(context, request.step, self._newest_reply())
         return self._reply_to_guest(recorded.message, request_context.last_usage)
 
     def _newest_reply(self) -> AIMessage:
@@ -330,9 +310,9 @@ class SandboxedConversation:
 
     def _reply_to_guest(self, reply: dict[str, Any], usage: Usage | None = None) -> tuple[Reply, bytes]:
         """Return the newest reply in the form that the guest receives."""
-        self._last_refusal = refusal = self._calls.refusal or self._last_refusal
+        self._last_refusal = refusal = self.calls.refusal or self._last_refusal
         scope = refusal.scope if refusal is not None else ""
-        response = Reply(usage=usage, granted=self._calls.granted_count, scope=scope)
+        response = Reply(usage=usage, granted=self.calls.granted_count, scope=scope)
         return response, msgspec.json.encode(redact_for_guest(reply))
 
     # ---- the end
@@ -395,14 +375,6 @@ def _reported_events(context: ToolUseContext) -> tuple[str, ...]:
     hooks = context.hooks
     reported = tuple(event for event in EVENTS if hooks.listens(event)) if hooks is not None else ()
     return reported if not context.permissions or "PreToolUse" in reported else ("PreToolUse", *reported)
-
-
-def _recorded_refusal(replay: RunReplay) -> BudgetExceeded | None:
-    """Return the last budget refusal that an earlier kernel sent to the guest, as far as it is recorded."""
-    refusal = replay.refusal
-    if refusal is None:
-        return None
-    return BudgetExceeded(refusal.resource, asked=refusal.asked, left=refusal.left, scope=refusal.scope)
 
 
 def _context_of_request(context: ToolUseContext) -> ToolUseContext:

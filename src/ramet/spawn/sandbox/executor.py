@@ -37,9 +37,7 @@ from ramet.isolation.workspace.output import OutputStream
 from ramet.spawn.final_answer import checked_answer, has_answered
 from ramet.spawn.masking import masked_text, private_forms, secret_forms
 from ramet.spawn.ports import Placement
-from ramet.spawn.run.run import Run
-from ramet.spawn.run.sandbox import SandboxOutput
-from ramet.spawn.run.turn import TurnResult
+from ramet.spawn.run import Run, SandboxOutput, TurnResult
 from ramet.spawn.sandbox.adoption import NotAdopted, adopt_sandbox, describe_sandbox, sandbox_id
 from ramet.spawn.sandbox.channel import FinalMessage, GuestChannel
 from ramet.spawn.sandbox.conversation import SandboxedConversation
@@ -329,14 +327,10 @@ async def _start_sandbox(
     folder = run.sandbox.folder
     assert folder is not None, "a run in a sandbox has a folder"
     if at.replay is not None:
-        running = RunningSandbox(
-            await adopt_sandbox(run, spec, at.backend, at.replay),
-            GuestChannel(requests, run.context.clock),
-            is_adopted=True,
-        )
+        sandbox = await adopt_sandbox(run, spec, at.backend, at.replay)
     else:
-        running = RunningSandbox(await start_sandbox(at.backend.start(spec)), GuestChannel(requests, run.context.clock))
-    sandbox = running.sandbox
+        sandbox = await start_sandbox(at.backend.start(spec))
+    running = RunningSandbox(sandbox, GuestChannel(requests, run.context.clock), is_adopted=at.replay is not None)
     try:
         running.adoption_data = await describe_sandbox(sandbox, at.backend)
         run.sandbox.can_outlive_kernel = bool(running.adoption_data)
@@ -410,7 +404,7 @@ def _turn_result(
 ) -> TurnResult:
     if finished is None:
         assert process_exit is not None, "a guest without a last message has exited"
-        return _result_of_exit(run, process_exit)
+        return _failed_result(run, *classify_exit(process_exit))
     done = finished.done
     if done.oom or (process_exit is not None and process_exit.reason == "oom"):
         return _failed_result(
@@ -431,11 +425,6 @@ def _turn_result(
                 error_result(run, problem).status, error=sanitize_error(done.error), partial=partial_text(run)
             )
         return error_result(run, problem)
-
-
-def _result_of_exit(run: Run, process_exit: Exit) -> TurnResult:
-    outcome = classify_exit(process_exit)
-    return _failed_result(run, outcome.status, outcome.kind, outcome.message)
 
 
 def _failed_result(run: Run, status: Status, kind: str, message: str) -> TurnResult:

@@ -16,7 +16,7 @@ from ramet.core.errors import BudgetExceeded, InvalidValue, ProtocolError
 from ramet.core.events import BudgetRefused, Compacted, MailDelivered, MessageRecorded, Notice, ToolEnded, ToolStarted
 from ramet.models.request_codec import bounded_json, untrusted_message
 from ramet.spawn.masking import masked_error, masked_failure, masked_text
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.spawn.sandbox.transcript import Mirror
 from ramet.spawn.tool_calls import ToolCallLedger, step_number
 from ramet.wire.guest_protocol.guest_to_host import Record

@@ -10,7 +10,7 @@ from ramet.core.errors import Denied
 from ramet.core.ids import CallId, StepId
 from ramet.core.policy.policy import Policy, to_public_dict
 from ramet.core.recipe import MAX_BYTES
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.wire.guest_protocol import guest_to_host
 from ramet.wire.guest_protocol.guest_to_host import Request
 from ramet.wire.values.json_object import json_object

@@ -9,11 +9,12 @@ import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import ProtocolError
+from ramet.isolation.workspace.checkpoint import OpenCheckpoint
 from ramet.wire import frames
 from ramet.wire.guest_protocol import message_codec
 from ramet.wire.guest_protocol.host_to_guest import HostMessage
@@ -42,15 +43,7 @@ class FileBody:
 Body = bytes | FileBody
 
 
-class HasFile(Protocol):
-    """A protocol for objects that hold an open file."""
-
-    @property
-    def fd(self) -> int:
-        """The file descriptor."""
-
-
-F = TypeVar("F", bound=HasFile)
+F = TypeVar("F", FileBody, OpenCheckpoint)
 
 
 async def open_body(find: Callable[[], F | None]) -> F | None:
@@ -98,14 +91,16 @@ class Outbound:
 
     def resume(self) -> None:
         """Resume sending: the guest has read, or it has left. Idempotent."""
-        self._stop_watching()
+        self.stop_watching()
         if not self._has_room.is_set():
             self._has_room.set()
             self._on_room()
 
-    def close(self) -> None:
-        """Stop watching the guest. Idempotent."""
-        self._stop_watching()
+    def stop_watching(self) -> None:
+        """Stop watching whether the guest reads. Idempotent."""
+        if self._watching is not None:
+            self._watching.cancel()
+            self._watching = None
 
     async def send(self, message: HostMessage, body: Body = b"") -> None:
         """Send a message; wait while the guest does not read.
@@ -162,11 +157,6 @@ class Outbound:
         self._on_end(
             ProtocolError(f"the guest did not read its channel for {MAX_UNREAD_S:g} s, while {unread} bytes waited")
         )
-
-    def _stop_watching(self) -> None:
-        if self._watching is not None:
-            self._watching.cancel()
-            self._watching = None
 
 
 async def _read(body: FileBody, at: int) -> bytes:

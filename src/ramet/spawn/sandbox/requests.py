@@ -17,7 +17,7 @@ from ramet.core.recipe import MAX_BYTES, checked_task_name
 from ramet.core.replay.run_replay import RunReplay
 from ramet.spawn.grants import PackedFunction
 from ramet.spawn.masking import masked_text
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.spawn.sandbox.channel import GuestChannel, LargeReply, Reply
 from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS, IntentionGate
@@ -336,13 +336,16 @@ class GuestRequests:
         return Reply(reply, message)
 
     async def _approve(self, request: guest_to_host.Approve, _: bytes) -> Reply:
-        return Reply(await self._require_conversation().approve(request))
+        conversation = self._require_conversation()
+        return Reply(await conversation.gates.approve(request, conversation.calls))
 
     async def _intend(self, request: guest_to_host.ProposeCall, _: bytes) -> Reply:
-        return Reply(await self._require_conversation().propose(request))
+        conversation = self._require_conversation()
+        return Reply(await conversation.gates.propose(request, conversation.calls))
 
     async def _fire_hook(self, request: guest_to_host.FireHook, body: bytes) -> Reply:
-        return Reply(await self._require_conversation().fire_hook(request, body))
+        conversation = self._require_conversation()
+        return Reply(await conversation.gates.fire(request, body, conversation.calls))
 
 
 def _artifact(path: str) -> FileBody | None:

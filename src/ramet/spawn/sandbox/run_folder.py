@@ -9,7 +9,7 @@ from ramet.concurrency.mailbox import Mail
 from ramet.core.errors import Unknown
 from ramet.core.events import FolderLost, MailPushed
 from ramet.spawn.ports import Placement
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 
 _log = logging.getLogger("ramet.run_folder")
 #: The text for an agent whose folder is missing, sent with its next turn.

@@ -16,7 +16,7 @@ from ramet.core.events import MessageRecorded
 from ramet.core.ids import CallId
 from ramet.models.messages import encode
 from ramet.models.request_codec import SharedHistory, as_data, redact_for_guest
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 
 #: The number of bytes that a conversation may have as data; compaction makes room in it.
 MAX_HISTORY = 32 * 1024 * 1024

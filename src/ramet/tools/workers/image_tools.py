@@ -12,6 +12,7 @@ import pydantic
 from langchain_core.tools import BaseTool, ToolException
 
 from ramet.core.errors import Denied
+from ramet.tools.arguments import mistakes
 
 _is_sandbox = [False]
 
@@ -39,7 +40,7 @@ class ImportedTool(BaseTool):
             bound = pydantic.validate_call(function)
             result = bound(**arguments)
         except pydantic.ValidationError as error:
-            raise ToolException(_error_text(self.name, error)) from None
+            raise ToolException(mistakes(self.name, error)) from None
         return asyncio.run(_await_result(result)) if inspect.isawaitable(result) else result
 
 
@@ -59,11 +60,3 @@ def imported_tool(
 
 async def _await_result(result: Any) -> Any:
     return await result
-
-
-def _error_text(name: str, error: pydantic.ValidationError) -> str:
-    problems = [
-        f"{'.'.join(str(part)[:60] for part in each['loc']) or 'arguments'}: {each['msg']}"
-        for each in error.errors(include_url=False, include_input=False)[:5]
-    ]
-    return f"{name} was called wrongly. {'; '.join(problems)}."

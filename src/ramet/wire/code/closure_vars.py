@@ -27,20 +27,6 @@ class Variable(NamedTuple):
     value: Any
 
 
-def captured_names(function: Callable[..., Any]) -> tuple[str, ...]:
-    """Return the names of the globals and free variables that are sent with a function and the functions it calls."""
-    names: dict[str, None] = {}
-    queue, seen_ids = [function], set[int]()
-    while queue:
-        for each in _functions_in(queue.pop()):
-            if id(each) not in seen_ids:
-                seen_ids.add(id(each))
-                for name, value in _variables(each):
-                    names[name] = None
-                    queue.append(value)
-    return tuple(names)
-
-
 def find_unpicklable(
     function: Callable[..., Any],
     args: tuple[Any, ...],

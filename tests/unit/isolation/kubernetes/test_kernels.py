@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.isolation.kubernetes.kernel_lease import KernelLease
-from ramet.isolation.kubernetes.kernels import KernelIdentity, Kernels
+from ramet.isolation.kubernetes.kernels import KernelIdentity, KernelLease, Kernels
 
 
 @pytest.fixture

@@ -6,11 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from ramet.isolation.kubernetes.kernel_lease import KernelLease
+from ramet.isolation.kubernetes.kernels import KernelLease
 
 _KERNEL = """
 import pathlib, sys
-from ramet.isolation.kubernetes.kernel_lease import KernelLease
+from ramet.isolation.kubernetes.kernels import KernelLease
 print(KernelLease(pathlib.Path(sys.argv[1])).kernel, flush=True)
 sys.stdin.read()
 """

@@ -12,8 +12,7 @@ import pytest
 from ramet.isolation.kubernetes import reaper
 from ramet.isolation.kubernetes.api import labels
 from ramet.isolation.kubernetes.api.client import Api
-from ramet.isolation.kubernetes.kernel_lease import KernelLease
-from ramet.isolation.kubernetes.kernels import Kernels
+from ramet.isolation.kubernetes.kernels import KernelLease, Kernels
 from ramet.isolation.kubernetes.reaper import Reaper
 from tests.support.api_server import ApiServer, refusal, serving
 from tests.unit.isolation.kubernetes.test_kubeconfig import write_kubeconfig

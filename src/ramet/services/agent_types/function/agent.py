@@ -32,7 +32,7 @@ from ramet.services.agent_types.outcome import remaining_limits, resource_amount
 from ramet.services.contract import AgentSpec
 from ramet.services.formats.registry import format_of
 from ramet.spawn.handle import Handle
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 
 _log = logging.getLogger("ramet.services")
 

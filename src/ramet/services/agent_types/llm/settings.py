@@ -16,7 +16,7 @@ from ramet.host.trees import reconfigure
 from ramet.host.trees.reconfigure import Equipment
 from ramet.services.agent_types import imports
 from ramet.services.contract import AgentSpec, CodeTool, LoadableBundle
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.tools.python import NAME as PYTHON
 from ramet.tools.workers.image_tools import imported_tool
 

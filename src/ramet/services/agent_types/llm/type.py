@@ -30,7 +30,7 @@ from ramet.services.agent_types.sandbox import isolation_of, policy_of
 from ramet.services.agent_types.tool_schemas import tools_of
 from ramet.services.contract import AgentSpec, Image, RunningAgent
 from ramet.services.formats.registry import FORMATS
-from ramet.spawn.run.run import Run
+from ramet.spawn.run import Run
 from ramet.tools.agents.agents import spawning_tools
 from ramet.tools.builtins import builtin_tools
 from ramet.tools.python import NAME as PYTHON

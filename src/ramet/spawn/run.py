@@ -1,13 +1,14 @@
-"""A run as its tree stores it: identity, state, resources and result."""
+"""A run as its tree stores it: identity, state, resources and result; its current turn, and its sandbox."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import pathlib
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
@@ -20,17 +21,77 @@ from ramet.core.budget import Budget, Limits
 from ramet.core.equal_mail import RecentMail
 from ramet.core.ids import RunId
 from ramet.core.lifecycle import LIVE_STATES, State
-from ramet.core.outcome import NO_USAGE, Result, Usage
+from ramet.core.outcome import NO_USAGE, Artifact, ErrorInfo, Result, Status, Usage
 from ramet.core.policy.policy import Grant, Policy
+from ramet.core.replay.run_replay import RunReplay
+from ramet.isolation.contract import Sandbox
 from ramet.isolation.git.worktree import Worktree
+from ramet.isolation.workspace.run_dirs import RunFolder
 from ramet.spawn.admission import AdmissionSlot, ResourceShare
-from ramet.spawn.run.sandbox import RunSandbox
-from ramet.spawn.run.turn import RunTurn
+from ramet.spawn.served_ports import ServedPorts
+from ramet.spawn.tool_calls import ToolCallLedger
 from ramet.tools.context import ToolUseContext
 from ramet.tools.run_info import RunInfo, RunView
 from ramet.tools.spawn_request import SpawnRequest
+from ramet.wire.code.capsule import PackedCall
+from ramet.wire.values.values import EncodedValue
 
 _SAME_TIME_S = 1e-6  #: two ends of time limits this close to each other count as equal
+
+
+class TurnResult(NamedTuple):
+    status: Status
+    value: Any = None
+    error: ErrorInfo | None = None
+    partial: str = ""
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class RunTurn:
+    """Data of a run's current turn, or of its last one."""
+
+    woken_by_mail: bool = False  #: mail began the turn, not a prompt
+    resumes: bool = False  #: it continues a turn that another process began
+    replies: int = 0  #: replies of the model in the resumed turn before it continued here
+    objections: int = 0  #: messages in that turn that told the run to continue instead of ending
+    attempt: int = 1  #: of the turn that continues here
+    spawn_requests: Counter[str] = field(default_factory=Counter)  #: spawns that were requested in it, by content
+    spawns_before: int = 0  #: spawns of the run before it
+    streamed_text: list[str] = field(default_factory=list)  #: text of the reply that is streaming
+    verdict: TurnResult | None = None  #: its result
+    stop_result: TurnResult | None = None  #: the result with which the run was stopped, while stopping
+    on_result: Callable[[Result], None] | None = None  #: called with its result, if a caller waits for it
+
+
+class SandboxOutput(NamedTuple):
+    """The output of a sandbox besides its value: files, the newest printed text, and the encoded value."""
+
+    files: tuple[Artifact, ...] = ()
+    stdout: str = ""
+    stderr: str = ""
+    value: EncodedValue | None = None
+
+
+NO_OUTPUT = SandboxOutput()
+
+
+@dataclass(eq=False, kw_only=True, slots=True)
+class RunSandbox:
+    """The sandbox of a run, with what outlives its process. Empty for a run that works in the host."""
+
+    capsule: PackedCall | None = None  #: of a function
+    #: Targets of the mounts of the operator's grant above it, or of its own, at that time (`ramet.isolation.mounts`).
+    mount_roots: Mapping[str, str] = field(default_factory=dict)
+    missing_variables: tuple[str, ...] = ()  #: variables whose values only a sandbox that continues has
+    folder: RunFolder | None = None
+    is_folder_lost: bool = False  #: the run continues in an empty folder, and its agent was not informed yet
+    was_started: bool = False  #: its folder may hold files
+    current: Sandbox | None = None  #: set while a process of it lives
+    served_ports: ServedPorts = field(default_factory=ServedPorts)  #: its ports, while a sandbox of it is active
+    can_outlive_kernel: bool = False  #: another kernel can continue with it
+    replay: RunReplay | None = None  #: an ended kernel may have left the run active in a sandbox
+    inherited_calls: ToolCallLedger | None = None  #: calls that its guest had been granted by that kernel
+    output: SandboxOutput = NO_OUTPUT  #: output of its newest attempt
 
 
 @dataclass(eq=False, kw_only=True, slots=True)
@@ -213,10 +274,6 @@ class Run:
         if self._recorded_end is not None and not self._recorded_end.done():
             self._recorded_end.set_result(result)
 
-    def announce_turn(self, result: Result) -> None:
-        """Store the result of a turn, and pass it to the reader of that turn."""
-        self.report_turn(result, self.turn.on_result)
-
     def report_turn(self, result: Result, reader: Callable[[Result], None] | None) -> None:
         """Store the result of a turn, and pass it to `reader`, which waited for that turn when it ended."""
         self.turn_result = result
@@ -247,10 +304,8 @@ class Run:
 
     def count(self, usage: Usage) -> None:
         """Add usage here and in every run above."""
-        run: Run | None = self
-        while run is not None:
+        for run in self.lineage():
             run.subtree = run.subtree + usage
-            run = run.parent
 
     def may_spawn_type(self, name: str) -> bool:
         """Return whether the run, and every run above it at its spawn, may spawn this type.
@@ -283,14 +338,21 @@ class Run:
             yield run
             run = None if run.detached else run.parent
 
+    def lineage(self) -> Iterator[Run]:
+        """Iterate over the run itself and every run above it, nearest first."""
+        run: Run | None = self
+        while run is not None:
+            yield run
+            run = run.parent
+
+    def grants(self) -> Iterator[Grant]:
+        """Iterate over the grants of the run and of every run above it, nearest first."""
+        for run in self.lineage():
+            yield from (grant for grant in (run.grant, run.step_ceiling) if grant is not None)
+
     def is_below(self, other: Run) -> bool:
         """Return whether `other` is an ancestor of the run."""
-        run = self.parent
-        while run is not None:
-            if run is other:
-                return True
-            run = run.parent
-        return False
+        return self is not other and other in self.lineage()
 
     def view(self) -> RunView:
         """Return one line for a listing."""

@@ -1,1 +1,0 @@
-"""A run as its tree stores it."""
