@@ -169,10 +169,8 @@ async def test_a_rate_limit_holds_back_all_runs_that_ask_models_of_its_name() ->
     """After a 429 a run that asks a model of that name waits until the provider's time is over; others do not."""
     clock = FakeClock()
     run = GatewayRun(clock=clock)
-    model, same, other = (
-        ScriptedModel(steps, model_name=name)
-        for steps, name in (([Fail(429, retry_after_s=5), "first"], "m"), (["second"], "m"), (["third"], "n"))
-    )
+    model = ScriptedModel([Fail(429, retry_after_s=5), "first"], model_name="m")
+    same, other = ScriptedModel(["second"], model_name="m"), ScriptedModel(["third"], model_name="n")
     first = asyncio.create_task(run.ask(model))
     await eventually(lambda: clock.sleeping == 1)
     second = asyncio.create_task(run.ask(same))
