@@ -15,7 +15,6 @@ from ramet.core.arguments import check_instance
 from ramet.core.budget import Limits
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import AgentResult
-from ramet.core.policy.decision import clamp_grant
 from ramet.core.policy.policy import Policy, resolve_root_policy
 from ramet.host.arguments import check_messages
 from ramet.host.dynamic.agents import ref_of
@@ -134,23 +133,15 @@ class AgentRuntime(RecordedRuntime):
                 repeatable=repeatable,
             )
         )
-        asked_limits = limits or definition.limits
-        decided_request = await opened.tree.spawner.decide_root(definition, request, asked_limits)
-        if (wanted_policy := decided_request.request.policy) is not None:
-            grant = resolve_root_policy(wanted_policy)
-            await self.sandboxes.placement().backend(
-                grant if decided_request.ceiling is None else clamp_grant(grant, decided_request.ceiling)
-            )
-        self.check_open()  # The runtime may have been stopped while the policy adapter was asked.
-        root = opened.tree.spawner.root(
+        plan = await opened.tree.spawner.plan_root(
             definition,
+            request,
+            limits or definition.limits,
             tools=(*as_tools(tools, "tools"), *spawning_tools()),
             cwd=cwd or pathlib.Path.cwd(),
-            limits=asked_limits,
-            persistent=False,
-            request=decided_request,
-            history=history,
         )
+        self.check_open()  # The runtime may have been stopped while the policy adapter was asked.
+        root = opened.tree.spawner.root(plan, persistent=False, history=history)
         self.keep(opened, root)
         opened.tree.supervisor.prompt(root, HumanMessage(content=prompt) if prompt else None)
         self._close_with(root)

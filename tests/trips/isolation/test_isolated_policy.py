@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import ramet
-from ramet.core.errors import InvalidValue, IsolationUnavailable, RametError
+from ramet.core.errors import InvalidValue, IsolationUnavailable, RametError, Unknown
 from ramet.core.policy import policy as policies
 from tests.security.attacks import files, processes
 from tests.support.moon_backend import MoonBackend
@@ -137,6 +137,23 @@ async def test_an_unavailable_isolation_level_is_refused(runtime: ramet.AgentRun
 
     assert refusal.value.asked == "L4"
     assert len(runtime.get_status()["sessions"]) == 0
+
+
+async def test_a_session_with_an_unavailable_isolation_level_does_not_open(runtime: ramet.AgentRuntime) -> None:
+    """Its id stays free; a composition's policy is looked at likewise, since its steps work under it."""
+    policy = ramet.Policy(isolation=ramet.Isolation.L4)
+    model = ramet.ScriptedModel(["never asked"])
+
+    with pytest.raises(IsolationUnavailable):
+        async with ramet.Session(model, runtime=runtime, session_id="strict", root_policy=policy):
+            pass
+    with pytest.raises(IsolationUnavailable):
+        await runtime.run_agent(agent=ramet.chain(agents.echo, agents.echo), policy=policy)
+
+    assert model.requests == []
+    assert len(runtime.get_status()["sessions"]) == 0
+    with pytest.raises(Unknown):
+        await ramet.Session.resume("strict", model, runtime=runtime)
 
 
 async def test_the_default_backend_is_the_strictest_that_works(tmp_path: pathlib.Path) -> None:

@@ -24,7 +24,7 @@ from ramet.host.recovery.resume import ResumeOptions, resolve_inputs, unfinished
 from ramet.host.retention.sweep import TreeDeleter
 from ramet.host.sessions.rows import OPEN, session_row
 from ramet.host.trees.factory import OpenTree, TreeOptions
-from ramet.spawn.birth.policy_decisions import DecidedRequest
+from ramet.spawn.birth.plan import Plan
 from ramet.spawn.run import Run
 from ramet.tools.spawn_request import SpawnRequest
 
@@ -72,27 +72,25 @@ class Beginning:
         Raises like `AgentRuntime.open_tree`, and like the spawn of a root.
         """
         opened = self.runtime.open_tree(self.plan)
-        return self._spawn_root(opened, self.request)
+        return self._spawn_root(opened, opened.tree.spawner.plan_root_now(*self._root, tools=self.tools, cwd=self._cwd))
 
     async def _begin(self) -> Conversation:
-        """Begin a conversation, once the policy adapter has answered. Also raises SpawnRefused."""
-        opened = self.runtime.open_tree(self.plan)
-        session = self.plan.session
-        request = await opened.tree.spawner.decide_root(self.agent, self.request, self.limits, session=session)
+        """Begin a conversation, once the policy adapter has answered. Also raises as `Spawner.plan_root`."""
+        opened, session = self.runtime.open_tree(self.plan), self.plan.session
+        plan = await opened.tree.spawner.plan_root(*self._root, tools=self.tools, cwd=self._cwd, session=session)
         self.runtime.check_open()
-        return self._spawn_root(opened, request)
+        return self._spawn_root(opened, plan)
 
-    def _spawn_root(self, opened: OpenTree, request: SpawnRequest | DecidedRequest) -> Conversation:
-        root = opened.tree.spawner.root(
-            self.agent,
-            tools=self.tools,
-            cwd=self.plan.cwd or pathlib.Path.cwd(),
-            limits=self.limits,
-            session=self.plan.session,
-            persistent=True,
-            request=request,
-            history=self.history,
-        )
+    @property
+    def _root(self) -> tuple[Agent, SpawnRequest, Limits]:
+        return self.agent, self.request, self.limits
+
+    @property
+    def _cwd(self) -> pathlib.Path:
+        return self.plan.cwd or pathlib.Path.cwd()
+
+    def _spawn_root(self, opened: OpenTree, plan: Plan) -> Conversation:
+        root = opened.tree.spawner.root(plan, session=self.plan.session, history=self.history)
         self.runtime.keep(opened, root)
         return Conversation(opened, root)
 

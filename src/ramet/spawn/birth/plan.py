@@ -20,6 +20,7 @@ from ramet.core.budget import NO_LIMITS, RESOURCES, Limits
 from ramet.core.errors import InvalidValue, SpawnRefused, Unknown
 from ramet.core.ids import ROOT_NAME, safe_name
 from ramet.core.limits import SpawnLimits
+from ramet.core.policy.decision import PolicyDecision
 from ramet.core.policy.policy import Grant, Policy, resolve_root_policy
 from ramet.isolation.linux.beneath import open_without_links
 from ramet.isolation.mounts import source_below
@@ -54,6 +55,7 @@ class Plan:
     grant: Grant | None = None
     step_ceiling: Grant | None = None
     policy_ceiling: Policy | None = None
+    decision: PolicyDecision | None = None  #: of a root: the adapter's, if there is an adapter
     capsule: PackedCall | None = None
 
     @property
@@ -131,14 +133,15 @@ def plan_root(
     agent: Agent,
     request: SpawnRequest,
     limits: Limits,
-    ceiling: Policy | None,
     services: TreePorts,
     *,
     tools: Sequence[BaseTool],
     cwd: pathlib.Path,
     may_spawn: bool,
+    ceiling: Policy | None = None,
+    decision: PolicyDecision | None = None,
 ) -> Plan:
-    """Return the plan of a root; `ceiling` is the most that a policy adapter allowed.
+    """Return the plan of a root; `ceiling` is the most that a policy adapter allowed in its `decision`.
 
     Raises InvalidValue for an impossible request, NoToolsLeft if the tools resolve to nothing.
     """
@@ -147,12 +150,13 @@ def plan_root(
         request=request,
         agent=agent,
         name=ROOT_NAME,
-        limits=limits,
+        limits=limits.tighten(request.limits),
         toolset=resolve_tools(agent, tools, may_spawn=may_spawn, is_child=False, own=services.own_tools(agent, cwd)),
         system=system_messages(agent, cwd, services),
         cwd=cwd,
         grant=resolve_root_policy(request.policy) if request.policy is not None and not composed else None,
         policy_ceiling=ceiling,
+        decision=decision,
     )
     plan = _with_rights(plan, None, services)
     return dataclasses.replace(plan, agent=agent.replace(limits=plan.limits))

@@ -113,56 +113,49 @@ class Spawner:
         self._start_run(run, parent, plan)
         return run
 
-    async def decide_root(
-        self, agent: Agent, request: SpawnRequest, limits: Limits, *, session: str | None = None
-    ) -> DecidedRequest:
-        """Ask the policy adapter, if there is one, about a root.
-
-        Raises SpawnRefused or PolicyAdapterFailed.
-        """
-        if self._services.decide is None:
-            return DecidedRequest(request)
-        try:
-            return await decide_root(self._services.decide, agent, request, limits, session=session)
-        except SpawnRefused as refusal:
-            self._services.on_refusal(refusal)
-            raise
-
-    def root(
+    async def plan_root(
         self,
         agent: Agent,
+        request: SpawnRequest,
+        limits: Limits,
         *,
         tools: Sequence[BaseTool],
         cwd: pathlib.Path,
-        limits: Limits,
-        max_turns: int = MAX_TURNS,
         session: str | None = None,
-        persistent: bool = True,
-        request: SpawnRequest | DecidedRequest,
-        history: Sequence[BaseMessage] = (),
-    ) -> Run:
-        """Spawn the root.
+    ) -> Plan:
+        """Plan a root that the policy adapter, if there is one, allows, and that a backend here can isolate.
 
-        Raises as `spawn` does. A session's root waits for its first prompt. If there is a policy adapter, the request
-        must be one that `decide_root` returned.
+        Raises SpawnRefused, PolicyAdapterFailed, IsolationUnavailable, and as `plan_root_now`.
         """
-        decided_request = request if isinstance(request, DecidedRequest) else DecidedRequest(request)
-        request, ceiling = decided_request.request, decided_request.ceiling
-        if self._services.decide is not None and decided_request.decision is None:
+        if self._services.decide is None:
+            plan = self.plan_root_now(agent, request, limits, tools=tools, cwd=cwd)
+        else:
+            try:
+                decided = await decide_root(self._services.decide, agent, request, limits, session=session)
+            except SpawnRefused as refusal:
+                self._services.on_refusal(refusal)
+                raise
+            plan = self._plan_root(agent, decided, limits, tools, cwd)
+        if (grant := plan.grant or plan.step_ceiling) is not None:
+            await self._check_isolation(grant)
+        return plan
+
+    def plan_root_now(
+        self, agent: Agent, request: SpawnRequest, limits: Limits, *, tools: Sequence[BaseTool], cwd: pathlib.Path
+    ) -> Plan:
+        """Plan a root in a tree without a policy adapter; its backend is looked for when its first turn begins.
+
+        Raises InvalidValue for an impossible request, NoToolsLeft if the tools resolve to nothing, NotShippable.
+        """
+        if self._services.decide is not None:
             raise Bug("the policy adapter was not asked about this root")
-        limits = limits.tighten(request.limits)
-        plan = plan_root(
-            agent.replace(max_turns=agent.max_turns or max_turns),
-            request,
-            limits,
-            ceiling,
-            self._services,
-            tools=tools,
-            cwd=cwd,
-            may_spawn=self._register.limits.depth > 0,
-        )
-        agent = plan.agent
-        run_id = self._services.mint()
+        return self._plan_root(agent, DecidedRequest(request), limits, tools, cwd)
+
+    def root(
+        self, plan: Plan, *, session: str | None = None, persistent: bool = True, history: Sequence[BaseMessage] = ()
+    ) -> Run:
+        """Spawn a planned root. A session's root waits for its first prompt."""
+        agent, run_id = plan.agent, self._services.mint()
         info = RunInfo(
             id=run_id,
             root=run_id,
@@ -170,18 +163,33 @@ class Spawner:
             agent=agent.name,
             session=SessionId(session) if session else None,
         )
-        budget = Budget(limits, scope=info.path)
+        budget = Budget(plan.limits, scope=info.path)
         slot, abort = self._register.admission.admit_root(), self._register.abort.child()
         run = self.builder.build(info, None, plan, slot, budget, abort)
         run.persistent = persistent
         run.context.history[:] = history
         create_folder(run, self._services.placement)
-        spawn_data = self._spawn_record(run, agent.initial_prompt if persistent else request.prompt)
+        spawn_data = self._spawn_record(run, agent.initial_prompt if persistent else plan.request.prompt)
         self._register.add(run)
         _record_spawn(run, plan, spawn_data)
-        if decided_request.decision is not None:
-            record(run.context, decided_request.decision, agent.name)
+        if plan.decision is not None:
+            record(run.context, plan.decision, agent.name)
         return run
+
+    def _plan_root(
+        self, agent: Agent, decided: DecidedRequest, limits: Limits, tools: Sequence[BaseTool], cwd: pathlib.Path
+    ) -> Plan:
+        return plan_root(
+            agent.replace(max_turns=agent.max_turns or MAX_TURNS),
+            decided.request,
+            limits,
+            self._services,
+            tools=tools,
+            cwd=cwd,
+            may_spawn=self._register.limits.depth > 0,
+            ceiling=decided.ceiling,
+            decision=decided.decision,
+        )
 
     async def _check_isolation(self, grant: Grant) -> None:
         """Check that a backend here isolates a run as strictly as its grant requires.
