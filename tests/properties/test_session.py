@@ -123,8 +123,8 @@ class BreakingLine(RuleBasedStateMachine):
                 break
         assert len(self.kernel.heard) == self.machine.said
         assert len(self.machine.heard) == self.kernel.said
-        assert self.kernel.session.is_acknowledged
-        assert self.machine.session.is_acknowledged
+        assert not self.kernel.session._retained_frames
+        assert not self.machine.session._retained_frames
 
 
 TestBreakingLine = BreakingLine.TestCase

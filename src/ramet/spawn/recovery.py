@@ -270,7 +270,7 @@ def _restore_run(
             run.context.interrupted_calls.clear()
             if run.context.final_refusal is None:  # Otherwise no message follows.
                 run.turn_began_at = len(replay.conversation)
-    register.restore(run)
+    register.add(run)
     if spawn_data.get("key") and parent is not None:
         register.known_spawns[parent.info.id, spawn_data["key"]] = run
     if spawn_data.get("asked"):

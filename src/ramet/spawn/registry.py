@@ -72,15 +72,7 @@ class RunRegistry:
         )
 
     def add(self, run: Run) -> None:
-        self.runs[run.info.id] = run
-        self._names[run.name] = run.info.id
-        if run.parent is None:
-            self.root = run
-        else:
-            run.parent.children[run.info.id] = run
-
-    def restore(self, run: Run) -> None:
-        """Register a run of another process, among the living or the ended runs."""
+        """Register a new run, or a run of another process, among the living or the ended runs."""
         self.runs[run.info.id] = run
         self._names[run.name] = run.info.id
         if run.parent is None:

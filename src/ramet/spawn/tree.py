@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
+from ramet.concurrency.deadline import wait_with_timeout
 from ramet.core.errors import Denied, MailRefused, Unknown
 from ramet.core.ids import CallId
 from ramet.core.limits import SpawnLimits
@@ -15,7 +18,6 @@ from ramet.spawn.birth.record import key_of, restore_counters, with_dedupe_key
 from ramet.spawn.birth.spawner import Spawner
 from ramet.spawn.handle import Handle
 from ramet.spawn.lifecycle.mail import MailRouter
-from ramet.spawn.lifecycle.stop import wait_at_most
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.ports import Authoring, Memory, TreePorts
 from ramet.spawn.registry import RunRegistry
@@ -131,7 +133,9 @@ class RunTree:
         """
         run = self._require_descendant(asker, target, "read")
         if block and run.is_living:
-            await wait_at_most(run.recorded_end(), timeout_s, self.register.services.clock)
+            end, clock = asyncio.shield(run.recorded_end()), self.register.services.clock
+            with suppress(TimeoutError):
+                await wait_with_timeout(end, clock=clock, seconds=timeout_s)
         if run.result is not None:
             return f"status: {run.result.status}\n{report(run.result, name=run.name)}"
         partial = Result(status=Status.COMPLETED, value=partial_text(run) or "(nothing yet)")

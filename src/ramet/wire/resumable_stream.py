@@ -72,11 +72,6 @@ class ResumableStream:
 
     # ---- the user's side --------------------------------------------------------------------------------------------
 
-    @property
-    def is_acknowledged(self) -> bool:
-        """Return whether the peer has acknowledged every sent frame."""
-        return not self._retained_frames
-
     def can_send(self, frame: Frame) -> bool:
         """Return whether a frame may be sent now; False: wait for an acknowledgement.
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
-from typing import Any
 
-from ramet.concurrency.clock import Clock
 from ramet.core.lifecycle import Fact, State
 from ramet.core.outcome import Status
 from ramet.spawn.run import Run
@@ -118,13 +116,3 @@ async def _left_running(stopped_runs: list[Run], grace_s: float) -> list[str]:
         if not entry.thread.done()
     ]
     return names + [f"{run.info.path}: its task ignores cancelling" for run in stopped_runs if is_at_work(run)]
-
-
-async def wait_at_most(future: asyncio.Future[Any], seconds: float, clock: Clock) -> bool:
-    """Wait for `future` without cancelling it; return whether it was done within `seconds`."""
-    timer = asyncio.ensure_future(clock.sleep(seconds))
-    try:
-        await asyncio.wait([future, timer], return_when=asyncio.FIRST_COMPLETED)
-        return future.done()
-    finally:
-        timer.cancel()
