@@ -138,7 +138,8 @@ def descendants(pid: int) -> list[int]:
 
 def _children(pid: int | str = "self") -> set[int]:
     pids: set[int] = set()
-    for task in pathlib.Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            pids.update(map(int, task.read_text().split()))
+    with contextlib.suppress(OSError):  # It, or a thread of it, has ended meanwhile.
+        for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):
+                pids.update(map(int, (task / "children").read_text().split()))
     return pids

@@ -15,6 +15,7 @@ import pytest
 
 from tests.security.attacks import answers, resources, spawning
 from tests.security.kit import HANG_S, PROJECT, Kernel, Raised, wait_until
+from tests.support.control_groups import find_groups
 
 _marks = itertools.count()
 
@@ -197,4 +198,4 @@ def test_103_a_kernel_removes_the_cgroups_of_a_killed_one(
 
 def cgroups_of(pid: int) -> list[pathlib.Path]:
     """Return the control groups whose names still hold the pid of a kernel."""
-    return [path for path in pathlib.Path("/sys/fs/cgroup").rglob(f"*ramet*{pid}*") if path.is_dir()]
+    return find_groups(f"*ramet*{pid}*")

@@ -339,6 +339,34 @@ def test_groups_are_made_below_the_group_of_this_process(groups: Cgroups, group:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become somebody else")
+def test_a_group_is_made_although_an_ending_kernel_removes_the_folder_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The folder of all kernels is empty for a moment, and removed by the kernel that used it."""
+    mkdir, removed_folders = Path.mkdir, list[Path]()
+
+    def mkdir_beside_others(self: Path, *args: Any, **options: Any) -> None:
+        mkdir(self, *args, **options)
+        if self.name == "ramet" and not removed_folders:
+            self.rmdir()
+            removed_folders.append(self)
+
+    monkeypatch.setattr(Path, "mkdir", mkdir_beside_others)
+    Cgroups({"pids": tmp_path}, 1, "kernel")._prepare()
+
+    assert removed_folders == [tmp_path / "ramet"]
+    assert (tmp_path / "ramet" / "kernel").is_dir()
+
+
+def test_no_groups_are_left_where_the_last_kernel_has_just_removed_the_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that was there a moment ago is one without groups."""
+    monkeypatch.setattr(Path, "is_dir", lambda _: True)
+
+    assert Cgroups({"pids": tmp_path}, 1, "kernel").reap("kernel") == ()
+
+
 def test_without_rights_no_groups_are_opened() -> None:
     """`Cgroups.open` returns None instead of an error."""
 

@@ -30,6 +30,7 @@ __all__ = ["Cgroup", "Cgroups", "reap_groups"]
 
 _TOP, _KERNEL_GROUP = "ramet", "ramet-kernel"
 _DYING_S, _PAUSE_S = 1.0, 0.01
+_MAX_REMOVALS = 10  #: how often others may remove a folder that is being made
 _CONTROLLERS = ("memory", "cpu", "cpuacct", "pids")  #: cpuacct counts time in version 1, where cpu does not
 
 
@@ -97,7 +98,7 @@ class Cgroups:
     def _prepare(self) -> None:
         try:
             for controller, top in self._roots.items():
-                (top / self._kernel).mkdir(parents=True, exist_ok=True)
+                _make_folder(top / self._kernel)
                 if self._version == 2:
                     for folder in (top, top / self._kernel):
                         write(folder / "cgroup.subtree_control", f"+{controller}")
@@ -128,7 +129,10 @@ def reap_groups(prefixes: Sequence[str]) -> tuple[str, ...]:
 
 def _groups_of_prefix(tops: Mapping[str, Path], version: int, prefix: str) -> Iterator[tuple[str, Cgroup]]:
     """Yield the groups of ended kernels whose name begins with `prefix`."""
-    names = {each.name for top in set(tops.values()) if top.is_dir() for each in top.iterdir()}
+    names = set[str]()
+    for top in set(tops.values()):
+        with contextlib.suppress(FileNotFoundError):  # No kernel uses it, or the last one has just removed it.
+            names.update(each.name for each in top.iterdir())
     for name in sorted(names):
         maker = _Maker.parse(name)
         if name.startswith(prefix) and maker is not None and not maker.may_live():
@@ -138,6 +142,15 @@ def _groups_of_prefix(tops: Mapping[str, Path], version: int, prefix: str) -> It
 def _try_end(group: Cgroup) -> bool:
     group.kill()
     return group.try_remove()
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and the one above, also if ending kernels remove the one above, which is empty, in between."""
+    for _ in range(_MAX_REMOVALS):
+        with contextlib.suppress(FileNotFoundError):
+            folder.mkdir(parents=True, exist_ok=True)
+            return
+    folder.mkdir(parents=True, exist_ok=True)
 
 
 def _remove_empty(tops: Mapping[str, Path]) -> None:
