@@ -316,8 +316,9 @@ class AgentSpawnerService:
 
         Raises NotYours.
         """
-        entry, key_rights, _ = self.agents.authorize(agent, key, "info")
-        return entry.info() if key_rights.id == keys.OWNER else replace(entry.info(), kept=[])
+        access = self.agents.authorize(agent, key, "info")
+        info = access.entry.info()
+        return info if access.key.id == keys.OWNER else replace(info, kept=[])
 
     async def supply_values(self, agent: str, key: str, request: SupplyValues) -> AgentInfo:
         """Resume an agent that waits for values which are not recorded, with its owner's key or the operator's.

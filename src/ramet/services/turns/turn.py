@@ -18,7 +18,7 @@ from ramet.core.errors import InvalidValue, NotYours, OutputTooLarge, RametError
 from ramet.services.contract import Chunk
 from ramet.services.errors import Missed, Withdrawn
 from ramet.services.problems import to_problem
-from ramet.services.turns.grants import Grant
+from ramet.services.teams.agents import AgentAccess
 from ramet.wire.sse import encode
 
 #: The treatment of a turn when its last reader leaves before its end.
@@ -171,10 +171,10 @@ class Turn:
         if self.record_task is not None:
             await asyncio.shield(self.record_task)
 
-    def batches(self, after: int = 0, grant: Grant | None = None) -> AsyncGenerator[Batch]:
+    def batches(self, after: int = 0, access: AgentAccess | None = None) -> AsyncGenerator[Batch]:
         """Yield the chunks after this number, then new chunks, until the last one, as many at a time as are available.
 
-        With a `grant` of the reader's key, the iteration raises NotYours as soon as the key has lost the right. It
+        With an `access` of the reader's key, the iteration raises NotYours as soon as the key has lost the right. It
         raises Withdrawn instead if the turn was withdrawn at that time. Raises InvalidValue for a number that the turn
         has not reached. Raises Missed for chunks that are not kept any more: at once, or from the iteration if a reader
         is too slow. To stop reading, close the generator (`aclosing`).
@@ -182,7 +182,7 @@ class Turn:
         if not 0 <= after <= self.readable_number:
             raise InvalidValue("after", after, f"a number from 0 to {self.readable_number}, that of the newest chunk")
         self._check(after)
-        return self._batches(after, grant)
+        return self._batches(after, access)
 
     async def wait_ended(self) -> None:
         """Wait until the turn has ended and can be read to its end, or is lost."""
@@ -191,15 +191,15 @@ class Turn:
                 return
             await self._wait_changed()
 
-    async def _batches(self, after: int, grant: Grant | None) -> AsyncGenerator[Batch]:
+    async def _batches(self, after: int, access: AgentAccess | None) -> AsyncGenerator[Batch]:
         self._readers += 1
         try:
-            with grant.watch(self._change_event.set) if grant is not None else nullcontext():
+            with access.watch(self._change_event.set) if access is not None else nullcontext():
                 while self.read_error is not None or not (self.is_over and after == self.newest_number):
                     if self.read_error is not None:
                         raise self.read_error
-                    if grant is not None:
-                        self._check_right(grant)
+                    if access is not None:
+                        self._check_right(access)
                     if after == self.readable_number:
                         await self._wait_changed()
                         continue
@@ -224,9 +224,9 @@ class Turn:
             self._newest = Batch(self._chunks[index] for index in range(start, min(start + BATCH, len(self._chunks))))
         return self._newest
 
-    def _check_right(self, grant: Grant) -> None:
+    def _check_right(self, access: AgentAccess) -> None:
         try:
-            grant.check()
+            access.check()
         except NotYours:
             if isinstance(self.stop_error, Withdrawn):
                 raise self.stop_error from None
