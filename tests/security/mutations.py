@@ -471,6 +471,8 @@ MUTANTS = (
     Mutant("401 for a key that opens nothing", "services/http/application.py",
            "                await call.check_key()\n",
            "                pass\n", tests=("trips/teams/test_unknown_keys.py",)),
+    Mutant("no body for an agent of others", "services/http/request.py",
+           "        if right is not None:\n", "        if False:\n", tests=("trips/server/test_hostile_clients.py",)),
     Mutant("streams end with the right of their key", "services/turns/turn.py",
            "                        self._check_right(access)\n", "                        pass\n", tests=LOST_KEYS),
     Mutant("right of a reader looked at again", "services/teams/agents.py",

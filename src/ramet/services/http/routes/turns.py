@@ -34,10 +34,8 @@ OPERATIONS: Final = Operations()
 )
 async def _turn(call: RequestContext) -> EventStream:
     options = call.query(TurnOptions)
-    agent, key = call.path("agent"), call.key
-    call.parts.spawner.agents.authorized_entry(agent, key, "turn")  # before reading bytes of a stranger
-    body = await call.body(call.parts.message_bytes)
-    turn = await begin_once(call, agent, body, format=options.format, on_leave=options.on_leave)
+    body = await call.body(call.parts.message_bytes, "turn")
+    turn = await begin_once(call, call.path("agent"), body, format=options.format, on_leave=options.on_leave)
     return _stream(call, turn, 0)
 
 
@@ -76,10 +74,9 @@ async def _interrupt(call: RequestContext) -> Interrupted:
     refuses=(403, 409, 410, 429, 501, 502),
 )
 async def _control(call: RequestContext) -> Response:
-    agent, key = call.path("agent"), call.key
-    call.parts.spawner.agents.authorized_entry(agent, key, "control")
-    operation = await call.body(call.parts.message_bytes)
-    return Response(await call.parts.agents.control(agent, key, operation), media_type="application/json")
+    operation = await call.body(call.parts.message_bytes, "control")
+    answer = await call.parts.agents.control(call.path("agent"), call.key, operation)
+    return Response(answer, media_type="application/json")
 
 
 @OPERATIONS.add(endpoints.HISTORY, "The conversation so far, or its last messages", of="agent", refuses=(410,))
@@ -112,8 +109,7 @@ async def _events(call: RequestContext) -> EventStream:
     refuses=(409, 410, 429),
 )
 async def _mail(call: RequestContext) -> None:
-    call.parts.spawner.agents.authorized_entry(call.path("agent"), call.key, "mail")
-    mail = await call.json(Mail)
+    mail = await call.json(Mail, "mail")
     await call.parts.agents.mail(call.path("agent"), call.key, mail.text, mail.dedupe_s)
 
 
