@@ -8,25 +8,26 @@ from typing import Final
 
 from starlette.responses import Response
 
-from ramet.core.errors import RametError, StoreFailed
+from ramet.core.errors import Gone, RametError, StoreFailed, Unknown
+from ramet.services.errors import Missed, OutcomeUnknown
 from ramet.services.http import endpoints
 from ramet.services.http.request import RequestContext
 from ramet.services.http.routes.operation import Operations
 from ramet.services.http.schemas import After, History, Interrupted, Mail, Newest, TurnOptions, WhichTurn
 from ramet.services.http.sse import EventStream, StreamMoved, encode_events
-from ramet.services.http.started_turns import begin_once
 from ramet.services.problems import to_problem
-from ramet.services.turns.turn import Turn
+from ramet.services.turns.turn import OnLeave, Turn
 from ramet.wire.sse import encode
 
 OPERATIONS: Final = Operations()
+_HISTORY = "the history of the agent"
 
 
 @OPERATIONS.add(
     endpoints.TURN,
     "Send a message to an agent, in its transport format, and stream its answer",
     repetition="found",
-    look_at="the history of the agent",
+    look_at=_HISTORY,
     begins=True,
     of="agent",
     stream=True,
@@ -111,6 +112,32 @@ async def _events(call: RequestContext) -> EventStream:
 async def _mail(call: RequestContext) -> None:
     mail = await call.json(Mail, "mail")
     await call.parts.agents.mail(call.path("agent"), call.key, mail.text, mail.dedupe_s)
+
+
+async def begin_once(
+    call: RequestContext, agent: str, body: bytes, *, format: str = "", on_leave: OnLeave = "go_on"
+) -> Turn:
+    """Begin a turn, and return it once it is recorded.
+
+    A repeated request with an `Idempotency-Key` gets the turn that it began before. Raises Gone if that turn is no
+    longer kept, and OutcomeUnknown if a killed server may have begun it.
+    """
+    agents, attempt = call.parts.agents, call.attempt
+    if attempt is not None and attempt.is_repeated:
+        try:
+            turn = agents.turn_of(agent, call.key, attempt.turn_id)
+        except (Unknown, Missed):
+            if not attempt.has_begun_turn:
+                raise OutcomeUnknown(_HISTORY) from None
+            message = f"turn {attempt.turn_id!r} of this request is not stored any more; {_HISTORY} has its answer"
+            raise Gone(message) from None
+    else:
+        id = attempt.turn_id if attempt is not None else ""
+        turn = agents.turn(agent, call.key, body, format=format, on_leave=on_leave, id=id)
+    await turn.wait_recorded()
+    if attempt is not None and not attempt.has_begun_turn:
+        await call.parts.ledger.begin_turn(attempt)
+    return turn
 
 
 def _stream(call: RequestContext, turn: Turn, after: int) -> EventStream:
