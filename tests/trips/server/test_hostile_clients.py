@@ -429,7 +429,7 @@ async def test_a_stalled_reader_is_disconnected(folder: pathlib.Path) -> None:
             while await reader.read(65_536):
                 pass
         writer.close()
-        living = echo_server.server.spawner.agents.authorized_entry(agent, nonce, "info")
+        living = echo_server.server.spawner.agents.authorize(agent, nonce, "info").entry
         await eventually(lambda: (living.turns, living.state) == (1, "idle"))
 
 

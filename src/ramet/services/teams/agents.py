@@ -224,10 +224,6 @@ class AgentTable:
     def is_operator(self, key: str) -> bool:
         return keys.key_matches(key, self._operator)
 
-    def authorized_entry(self, agent_id: str, key: str, right: Right) -> AgentEntry:
-        """Return the agent, if the key has the right. Raises NotYours, which is the same for every reason."""
-        return self.authorize(agent_id, key, right).entry
-
     def knows_key(self, key: str, first: str = "") -> bool:
         """Return whether a key has any right on any agent; the agent with the id `first` is checked first."""
         entry = self._entries.get(first)
@@ -254,7 +250,7 @@ class AgentTable:
         return entries[-1]
 
     def authorize(self, agent_id: str, key: str, right: Right) -> AgentAccess:
-        """Return the access to an agent that a key with that right has. Raises NotYours."""
+        """Return the access of a key with that right. Raises NotYours, which is the same for every reason."""
         entry = self._entries.get(agent_id)
         by = keys.hash_of(key)
         key_rights = keys.rights_of_hash(

@@ -309,7 +309,7 @@ class AgentSpawnerService:
 
         Raises NotYours, also after that.
         """
-        await self._parts.lifecycle.end(self.agents.authorized_entry(agent, key, "kill"), "it was killed")
+        await self._parts.lifecycle.end(self.agents.authorize(agent, key, "kill").entry, "it was killed")
 
     async def get_agent(self, agent: str, key: str) -> AgentInfo:
         """Return the description and state of an agent. A narrower key does not see paths of this host.
