@@ -77,7 +77,6 @@ RECURRING = {
     "files": "files of one component",
     "gates": "gates: what is closed, tried, or decides",
     "gc": "garbage collection",
-    "grants": "rights that were given",
     "handle": "a handle on something that runs",
     "harness": "what a conformance suite runs in",
     "images": "images",

@@ -155,7 +155,7 @@ async def test_streams_of_a_lost_agent_break_without_an_end_event(two_kernels: T
     one, two, stores, late = two_kernels
     late.go_on.set()
     id, key = await one.agent(agent_type="late")
-    run = one.server.spawner.agents.authorized_entry(id, key, "info").running_agent.run
+    run = one.server.spawner.agents.authorize(id, key, "info").entry.running_agent.run
     body = b'{"messages": [{"role": "user", "content": "hello"}]}'
     (await one.ask("POST", f"/v1/agents/{id}/turns", key, content=body)).raise_for_status()
     paths = [f"/v1/runs/{run}/events?follow=true", f"/v1/agents/{id}/events"]
@@ -173,7 +173,7 @@ async def test_a_former_owner_confirms_only_recorded_requests(two_kernels: TwoKe
     one, two, stores, late = two_kernels
     late.go_on.set()
     agents = [await one.agent(agent_type="late") for _ in range(2)]
-    runs = [one.server.spawner.agents.authorized_entry(*each, "info").running_agent.run for each in agents]
+    runs = [one.server.spawner.agents.authorize(*each, "info").entry.running_agent.run for each in agents]
     bodies = {
         "a word for the agent": (f"/v1/agents/{agents[0][0]}/mail", {"text": "a word for the agent"}),
         "a word for the run": (f"/v1/runs/{runs[0]}/mail", {"text": "a word for the run"}),

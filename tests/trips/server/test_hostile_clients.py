@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from ramet.services.contract import AgentSpec, RunningAgent
+from ramet.services.contract import AgentSpec, Right, RunningAgent
+from ramet.services.http.body_budget import BodyHold
 from ramet.services.http.connections import Bounds
 from ramet.services.http.request import RequestContext
 from tests.support.echo_agents import Echo, EchoType
@@ -249,9 +250,9 @@ async def test_the_server_does_not_read_the_body_of_a_stranger(
     read_sizes: list[int] = []
     reads = RequestContext.body
 
-    async def body(call: RequestContext, most: int) -> bytes:
+    async def body(call: RequestContext, most: int, right: Right | None = None) -> bytes:
         read_sizes.append(most)
-        return await reads(call, most)
+        return await reads(call, most, right)
 
     monkeypatch.setattr(RequestContext, "body", body)
 
@@ -259,6 +260,21 @@ async def test_the_server_does_not_read_the_body_of_a_stranger(
 
     assert response.status_code == 401
     assert read_sizes == []
+
+
+@pytest.mark.parametrize("path", ["turns", "control", "mail", "keys", "values"])
+async def test_the_server_does_not_read_the_body_for_an_agent_of_others(
+    echo_server: Serving, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """The key of another agent is refused before the body is read, as for an agent that does not exist."""
+    (agent, _), (_, other) = await echo_server.agent(), await echo_server.agent()
+    held_sizes: list[int] = []
+    monkeypatch.setattr(BodyHold, "take", lambda hold, size, *, is_whole: held_sizes.append(size))
+
+    response = await echo_server.ask("POST", f"/v1/agents/{agent}/{path}", other, content=b"x" * 100_000)
+
+    assert (response.status_code, response.json()["type"]) == (404, "urn:ramet:problem:not-yours")
+    assert held_sizes == []
 
 
 async def test_a_body_that_never_arrives_times_out(echo_server: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,7 +429,7 @@ async def test_a_stalled_reader_is_disconnected(folder: pathlib.Path) -> None:
             while await reader.read(65_536):
                 pass
         writer.close()
-        living = echo_server.server.spawner.agents.authorized_entry(agent, nonce, "info")
+        living = echo_server.server.spawner.agents.authorize(agent, nonce, "info").entry
         await eventually(lambda: (living.turns, living.state) == (1, "idle"))
 
 

@@ -7,7 +7,7 @@ import json
 import pathlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -22,7 +22,8 @@ from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
 from ramet.services.contract import RIGHTS, AgentInfo, AgentSpec, AgentState, Right
 from ramet.services.errors import BodyTooLarge, Missed, Undecodable
-from ramet.services.teams.agents import AgentAccess
+from ramet.services.teams.agents import AgentAccess, AgentEntry
+from ramet.services.teams.keys import ValidKey
 from ramet.services.turns.queue import TurnLimits
 from ramet.services.turns.service import AgentService
 from ramet.services.turns.tree_events import TreeEvent
@@ -37,17 +38,13 @@ OWNER = "the owner's key"
 TYPES = {"echo": EchoType()}
 
 
-class AdmittedAgent(NamedTuple):
-    """The agent, and the key of the caller, which stands for itself."""
-
-    entry: AgentTable
-    requester: str
-
-
 class AgentTable:
-    """One agent, as the agent table would have it."""
+    """One agent, as the agent table would have it. A key stands for its own hash."""
+
+    id = "agent-1"
 
     def __init__(self, runtime: AgentRuntime | None = None, run: str = "") -> None:
+        self.clock = FakeClock()
         self.spec: AgentSpec | None = AgentSpec(
             "agent-1", "echo", "team/echo", EchoInfo(), runtime or AgentRuntime(), pathlib.Path(), run=run
         )
@@ -87,7 +84,7 @@ class AgentTable:
     def admit(self, agent: str, key: str, right: Right) -> AgentAccess:
         if agent != "agent-1" or self.was_killed or not self.has_right(key, right):
             raise NotYours("agent", agent)
-        return cast("AgentAccess", AdmittedAgent(self, key))
+        return AgentAccess(cast("AgentEntry", self), ValidKey("", self.rights[key]), key, right, self.clock)
 
     def has_right(self, by: str, right: Right) -> bool:
         return right in self.rights.get(by, ())
@@ -540,7 +537,7 @@ async def test_a_reader_that_is_too_slow_gets_missed(agent_table: AgentTable) ->
 
 async def test_a_stream_of_a_turn_ends_when_its_key_expires(agent_table: AgentTable) -> None:
     """The stream raises NotYours at that time, not before, though the agent sends nothing."""
-    clock = FakeClock()
+    clock = agent_table.clock
     service = AgentService(agent_table.admit, TYPES, clock=clock)
     agent_table.rights["lent"], agent_table.seconds_left_by["lent"] = ("turn",), 60.0
     turn = service.turn("agent-1", OWNER, b"a wait")

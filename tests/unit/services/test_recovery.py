@@ -65,7 +65,7 @@ async def change_record(site: Site, kind: str, **fields: object) -> None:
 
 
 async def kill_by_turn(site: Site, agent: SpawnedAgent) -> None:
-    living = site.spawner.agents.authorized_entry(agent.agent.id, agent.nonce, "info")
+    living = site.spawner.agents.authorize(agent.agent.id, agent.nonce, "info").entry
     with pytest.raises(Exception, match="died"):
         async for _ in site.opened(agent).turn(b"die", "words"):
             pass
@@ -156,7 +156,7 @@ async def test_a_server_opens_and_closes_once(site: Site, next_folder: pathlib.P
 async def test_turns_and_runs_are_persisted(site: Site, next_folder: pathlib.Path) -> None:
     """The conversation counts the turns and has them recorded."""
     spawned_agent = await site.agent(await site.team())
-    living = site.spawner.agents.authorized_entry(spawned_agent.agent.id, spawned_agent.nonce, "turn")
+    living = site.spawner.agents.authorize(spawned_agent.agent.id, spawned_agent.nonce, "turn").entry
     living.state, living.turns, site.opened(spawned_agent).run = "working", 2, "run-later"
     await living.save()
     assert (await site.spawner.get_agent(spawned_agent.agent.id, spawned_agent.nonce)).state == "working"
@@ -179,7 +179,7 @@ async def test_an_agent_that_cannot_be_reopened_is_failed_and_holds_nothing(
         assert (info.error.type, info.path, info.run) == ("Unknown", spawned_agent.agent.path, spawned_agent.agent.run)
         assert await next_site.free(team) == 3
         assert await next_site.free(team, "tokens") == 6
-        living = next_site.spawner.agents.authorized_entry(spawned_agent.agent.id, spawned_agent.nonce, "turn")
+        living = next_site.spawner.agents.authorize(spawned_agent.agent.id, spawned_agent.nonce, "turn").entry
         assert living.state == "failed"
         for ask in (
             living.running_agent.history(),

@@ -61,7 +61,7 @@ async def turn(agent: Echo, body: bytes) -> bytes:
 
 async def kill_by_turn(site: Site, agent: SpawnedAgent) -> None:
     """Let an agent die, and wait until its failure is handled."""
-    living = site.spawner.agents.authorized_entry(agent.agent.id, agent.nonce, "info")
+    living = site.spawner.agents.authorize(agent.agent.id, agent.nonce, "info").entry
     with pytest.raises(ModelFailed):
         await turn(site.opened(agent), b"die")
     await eventually(lambda: living.fail_task is not None and living.fail_task.done())

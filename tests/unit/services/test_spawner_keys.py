@@ -158,7 +158,7 @@ def opened_rights(site: Site, agent: SpawnedAgent, key: str) -> Sequence[str]:
     rights = []
     for right in RIGHTS:
         try:
-            site.spawner.agents.authorized_entry(agent.agent.id, key, right)
+            site.spawner.agents.authorize(agent.agent.id, key, right)
         except NotYours:
             continue
         rights.append(right)
@@ -243,7 +243,7 @@ async def test_an_invalid_delegation_is_refused_by_name(site: Site, delegation: 
     agent = await site.agent(await site.team())
     with pytest.raises(InvalidValue):
         await site.spawner.owners.delegate(agent.agent.id, agent.nonce, delegation)
-    assert site.spawner.agents.authorized_entry(agent.agent.id, agent.nonce, "turn").row.keys.delegated == ()
+    assert site.spawner.agents.authorize(agent.agent.id, agent.nonce, "turn").entry.row.keys.delegated == ()
 
 
 async def test_keys_outlive_a_killed_server(tmp_path: pathlib.Path) -> None:

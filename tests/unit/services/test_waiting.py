@@ -52,7 +52,7 @@ async def test_a_waiting_agent_holds_its_capacity(waiting_server: WaitingServer)
 
 async def test_a_request_to_a_waiting_agent_names_the_missing_values(waiting_server: WaitingServer) -> None:
     """History, control, mail and turns raise ValuesMissing."""
-    living = waiting_server.site.spawner.agents.authorized_entry(waiting_server.id, waiting_server.nonce, "turn")
+    living = waiting_server.site.spawner.agents.authorize(waiting_server.id, waiting_server.nonce, "turn").entry
     for ask in (living.running_agent.history(), living.running_agent.control(None), living.running_agent.mail("hello")):
         with pytest.raises(ValuesMissing, match="LEVEL"):
             await ask

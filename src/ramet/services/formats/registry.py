@@ -1,4 +1,4 @@
-"""The built-in formats, by their names in `transport_format`."""
+"""The built-in formats, by their names in `transport_format`, and the answers that are written in them."""
 
 from __future__ import annotations
 
@@ -66,3 +66,32 @@ def format_of(name: str) -> Format:
     if name not in FORMATS:
         raise Unknown("transport format", name, tuple(FORMATS))
     return FORMATS[name]
+
+
+class AnswerWriter:
+    """A writer for the answer of one turn, also one whose first chunks another kernel sent.
+
+    It writes the chunks after `sent_chunks`. `sent_text` is the text of these.
+    """
+
+    def __init__(self, format: str, id: str, model: str, created: int, sent_chunks: Sequence[bytes] = ()) -> None:
+        """Begin an answer. `created` is in seconds since 1970. Raises Unknown for the format."""
+        shape = format_of(format)
+        new = shape.Writer(id, model, created)
+        first = new.begin()
+        self._writer = shape.writer_of(sent_chunks[0]) if sent_chunks else new
+        self._first = first[len(sent_chunks) :]
+        texts = [shape.text_of(each) for each in sent_chunks[len(first) :]]
+        self.sent_text = "".join(texts)
+        self._sent_last_count = texts.count("")
+
+    def begin(self) -> Sequence[bytes]:
+        """Return the chunks that begin the answer, once."""
+        chunks, self._first = self._first, ()
+        return chunks
+
+    def text(self, piece: str) -> Sequence[bytes]:
+        return self._writer.text(piece) if piece else ()
+
+    def end(self, usage: Usage, stop: Stop = "end") -> Sequence[bytes]:
+        return self._writer.end(usage, stop)[self._sent_last_count :]

@@ -13,7 +13,7 @@ import msgspec
 from starlette.requests import ClientDisconnect, Request
 
 from ramet.core.errors import InvalidValue, NotYours, Unknown
-from ramet.services.contract import decode
+from ramet.services.contract import Right, decode
 from ramet.services.errors import BodyTooLarge, UnknownKey
 from ramet.services.http.body_budget import BodyHold
 from ramet.services.http.responses import Refusal, wait_disconnect
@@ -124,15 +124,22 @@ class RequestContext:
             raise InvalidValue("Last-Event-ID", last_id, f"an id that was sent: {f'{of}:' if of else ''}a number")
         return int(number)
 
-    async def json(self, kind: type[T]) -> T:
-        """Return the body as a structure. Raises Undecodable, InvalidValue, BodyTooLarge, Refusal."""
-        data = await self._read(JSON_BYTES)  # Held until `release`: a structure may wait in a queue.
+    async def json(self, kind: type[T], right: Right | None = None) -> T:
+        """Return the body as a structure. Raises Undecodable, InvalidValue, BodyTooLarge, Refusal.
+
+        With a `right`, raises NotYours, like `body`.
+        """
+        data = await self._read(JSON_BYTES, right)  # Held until `release`: a structure may wait in a queue.
         value: T = decode(kind, data, "body", within="")
         return value
 
-    async def body(self, limit: int) -> bytes:
-        """Return the body as bytes. Raises BodyTooLarge, and Refusal if it does not arrive or the budget is used up."""
-        data = await self._read(limit)
+    async def body(self, limit: int, right: Right | None = None) -> bytes:
+        """Return the body as bytes. Raises BodyTooLarge, and Refusal if it does not arrive or the budget is used up.
+
+        With a `right`, raises NotYours before anything is read if the key does not have it on the agent of the path.
+        The key may lose it while the body arrives, so the service checks it again.
+        """
+        data = await self._read(limit, right)
         self.release()  # The receiving conversation has its own limits.
         return data
 
@@ -146,7 +153,9 @@ class RequestContext:
         """Return the bytes of the body to the budget of all bodies. Idempotent."""
         self._hold.release()
 
-    async def _read(self, limit: int) -> bytes:
+    async def _read(self, limit: int, right: Right | None = None) -> bytes:
+        if right is not None:
+            self.parts.spawner.agents.authorize(self.path("agent"), self.key, right)
         length = self.request.headers.get("content-length", "")
         if length.isdigit() and int(length) > limit:
             raise BodyTooLarge("body", size=int(length), limit=limit)

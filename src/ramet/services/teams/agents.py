@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -149,12 +150,45 @@ class AgentEntry:
         await run_shielded(write())
 
 
-class AgentAccess(NamedTuple):
-    """An agent, and the key that gave access to it. `requester` is the key's hash, or OPERATOR."""
+@dataclass(frozen=True)
+class AgentAccess:
+    """An agent, and a right that a key had on it when it was presented, and may have lost since."""
 
     entry: AgentEntry
     key: keys.ValidKey
-    requester: str
+    requester: str  #: the hash of the key, or OPERATOR
+    right: Right
+    clock: Clock
+
+    def check(self) -> None:
+        """Raise NotYours if the key has lost the right."""
+        if not self.entry.has_right(self.requester, self.right):
+            raise NotYours("agent", self.entry.id)
+
+    @contextmanager
+    def watch(self, on_lost: Callable[[], object]) -> Iterator[None]:
+        """Call `on_lost` when the key loses the right, by a change of keys or because its time is over."""
+
+        def look() -> None:
+            if not self.entry.has_right(self.requester, self.right):
+                on_lost()
+
+        async def look_later(seconds: float) -> None:
+            remaining_s: float | None = seconds
+            while remaining_s is not None and remaining_s > 0:
+                await self.clock.sleep(remaining_s)
+                remaining_s = self.entry.seconds_left(self.requester)
+            look()
+
+        self.entry.watchers.add(look)
+        validity_s = self.entry.seconds_left(self.requester)
+        timer = asyncio.create_task(look_later(validity_s), name="ramet key's time") if validity_s is not None else None
+        try:
+            yield
+        finally:
+            self.entry.watchers.discard(look)
+            if timer is not None:
+                timer.cancel()
 
 
 class AgentTable:
@@ -190,10 +224,6 @@ class AgentTable:
     def is_operator(self, key: str) -> bool:
         return keys.key_matches(key, self._operator)
 
-    def authorized_entry(self, agent_id: str, key: str, right: Right) -> AgentEntry:
-        """Return the agent, if the key has the right. Raises NotYours, which is the same for every reason."""
-        return self.authorize(agent_id, key, right).entry
-
     def knows_key(self, key: str, first: str = "") -> bool:
         """Return whether a key has any right on any agent; the agent with the id `first` is checked first."""
         entry = self._entries.get(first)
@@ -220,7 +250,7 @@ class AgentTable:
         return entries[-1]
 
     def authorize(self, agent_id: str, key: str, right: Right) -> AgentAccess:
-        """Return the agent, and the rights of the key that gave access to it. Raises NotYours."""
+        """Return the access of a key with that right. Raises NotYours, which is the same for every reason."""
         entry = self._entries.get(agent_id)
         by = keys.hash_of(key)
         key_rights = keys.rights_of_hash(
@@ -230,7 +260,7 @@ class AgentTable:
             key_rights, by = keys.ValidKey(keys.OWNER, RIGHTS), keys.OPERATOR
         if entry is None or key_rights is None or right not in key_rights.rights:
             raise NotYours("agent", agent_id)
-        return AgentAccess(entry, key_rights, by)
+        return AgentAccess(entry, key_rights, by, right, self._clock)
 
     def _rights_of(self, key: str) -> list[tuple[AgentEntry, keys.ValidKey]]:
         """Return the agents on which a key has any right. All agents are searched in every case."""

@@ -78,13 +78,14 @@ class Owners:
         The key is checked again under the lock: of two concurrent transfers, the second one is refused.
         """
         async with self._authorize(agent, key, owner=owner).entry.write_lock:
-            entry, key_rights, _ = self._authorize(agent, key, owner=owner)
-            ring = step(key_rights.id, entry.row.keys)
+            access = self._authorize(agent, key, owner=owner)
+            entry = access.entry
+            ring = step(access.key.id, entry.row.keys)
             await entry.write(replace(entry.row, keys=ring))
             return ring
 
     def _authorize(self, agent: str, key: str, *, owner: bool) -> AgentAccess:
-        authorized = self._agents.authorize(agent, key, "delegate")
-        if (owner and authorized.key.id != keys.OWNER) or authorized.entry.end_task is not None:
+        access = self._agents.authorize(agent, key, "delegate")
+        if (owner and access.key.id != keys.OWNER) or access.entry.end_task is not None:
             raise NotYours("agent", agent)
-        return authorized
+        return access

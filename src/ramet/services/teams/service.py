@@ -309,15 +309,16 @@ class AgentSpawnerService:
 
         Raises NotYours, also after that.
         """
-        await self._parts.lifecycle.end(self.agents.authorized_entry(agent, key, "kill"), "it was killed")
+        await self._parts.lifecycle.end(self.agents.authorize(agent, key, "kill").entry, "it was killed")
 
     async def get_agent(self, agent: str, key: str) -> AgentInfo:
         """Return the description and state of an agent. A narrower key does not see paths of this host.
 
         Raises NotYours.
         """
-        entry, key_rights, _ = self.agents.authorize(agent, key, "info")
-        return entry.info() if key_rights.id == keys.OWNER else replace(entry.info(), kept=[])
+        access = self.agents.authorize(agent, key, "info")
+        info = access.entry.info()
+        return info if access.key.id == keys.OWNER else replace(info, kept=[])
 
     async def supply_values(self, agent: str, key: str, request: SupplyValues) -> AgentInfo:
         """Resume an agent that waits for values which are not recorded, with its owner's key or the operator's.

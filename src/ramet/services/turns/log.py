@@ -6,20 +6,22 @@ the same numbers, and later chunks have the next numbers. The record of a turn i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from ramet.core.errors import Conflict
+from ramet.core.errors import Conflict, RametError
 from ramet.services.contract import Chunk
 from ramet.services.errors import TakenOver
-from ramet.services.turns.turn import OnLeave
+from ramet.services.turns.turn import OnLeave, Turn
 from ramet.store.contract import Document, Store
 
 REQUEST_KIND, CHUNKS_KIND = "turn", "said"
 _DIGITS: Final = 12
+_MOST_BYTES: Final = 1024 * 1024  #: bytes of a turn that may wait to be recorded
 
 
 class RequestedTurn(Struct, frozen=True, kw_only=True, array_like=True):
@@ -45,10 +47,6 @@ class LoggedTurn(Struct, frozen=True):
 
     request: RequestedTurn
     chunks: Sequence[Chunk]
-
-    @property
-    def is_over(self) -> bool:
-        return bool(self.chunks) and self.chunks[-1].kind != "chunk"
 
 
 class TurnLog:
@@ -115,6 +113,66 @@ class TurnLog:
     def _key(self, position: int, number: int | None = None) -> str:
         key = f"{self._agent}/{position:0{_DIGITS}d}"
         return key if number is None else f"{key}/{number:0{_DIGITS}d}"
+
+
+class TurnWriter:
+    """A writer that records the chunks of one agent's turns, if the agent has a log, and then shows them, until
+    `close`. All chunks that wait are recorded together.
+
+    `on_failure` is called with the error if writing is no longer possible.
+    """
+
+    def __init__(self, log: TurnLog | None, name: str, on_failure: Callable[[RametError], None]) -> None:
+        self._log = log
+        self._name, self._on_failure = name, on_failure
+        self._pending: dict[Turn, None] = {}  #: turns that have chunks to write
+        self._write_task: asyncio.Task[None] | None = None
+        self._has_space = asyncio.Event()
+        self._has_ended = False
+
+    def schedule(self, turn: Turn) -> None:
+        """Record the waiting chunks of a turn, then show them; chunks that follow meanwhile are included."""
+        self._pending[turn] = None
+        self._start_writing()
+
+    async def wait_for_space(self, turn: Turn) -> None:
+        """Wait while too many bytes of a turn are not recorded yet."""
+        while sum(len(each.body) for each in turn.unsaved_chunks) > _MOST_BYTES and not self._has_ended:
+            self._has_space.clear()
+            await self._has_space.wait()
+
+    async def wait_idle(self) -> None:
+        while self._write_task is not None:
+            await asyncio.wait({self._write_task})
+
+    def stop_recording(self) -> None:
+        """Stop recording: present and later chunks are shown at once."""
+        self._log = None
+        self._start_writing()
+
+    def close(self) -> None:
+        """Stop recording and showing. Idempotent."""
+        self._has_ended = True
+        self._has_space.set()
+
+    def _start_writing(self) -> None:
+        if self._pending and self._write_task is None and not self._has_ended:
+            self._write_task = asyncio.create_task(self._write(), name=self._name)
+
+    async def _write(self) -> None:
+        try:
+            while self._pending and not self._has_ended:
+                turn = next(iter(self._pending))
+                del self._pending[turn]
+                chunks, turn.unsaved_chunks = turn.unsaved_chunks, []
+                if self._log is not None:
+                    await self._log.record_chunks(turn.position, chunks)
+                turn.publish(chunks)
+                self._has_space.set()
+        except RametError as problem:
+            self._on_failure(problem)
+        finally:
+            self._write_task = None
 
 
 def _numbers(key: str) -> tuple[int, int]:

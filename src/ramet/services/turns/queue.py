@@ -31,10 +31,8 @@ from ramet.core.errors import Aborted, BusyError, Gone, InvalidValue, OwnedElsew
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import ResumableAgent, RunningAgent
 from ramet.services.errors import BodyTooLarge, Missed, TakenOver, ValuesMissing, Withdrawn
-from ramet.services.turns.index import KnownTurns
-from ramet.services.turns.log import LoggedTurn, RequestedTurn, TurnLog
-from ramet.services.turns.log_writer import TurnWriter
-from ramet.services.turns.turn import ON_LEAVE, OnLeave, ReplayBuffer, Turn
+from ramet.services.turns.log import LoggedTurn, RequestedTurn, TurnLog, TurnWriter
+from ramet.services.turns.turn import ON_LEAVE, KnownTurns, OnLeave, ReplayBuffer, Turn
 
 _log = logging.getLogger("ramet.services")
 

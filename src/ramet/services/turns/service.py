@@ -32,7 +32,6 @@ from ramet.services.contract import (
 )
 from ramet.services.errors import BodyTooLarge
 from ramet.services.teams.agents import AgentAccess, AgentEntry, wait_persisted
-from ramet.services.turns.grants import Grant
 from ramet.services.turns.log import TurnLog
 from ramet.services.turns.queue import TurnLimits, TurnPhase, TurnQueue, end_error
 from ramet.services.turns.tree_events import TreeEvent, tree_events
@@ -95,13 +94,13 @@ class AgentService:
         the turn. Raises InvalidValue for a format, BodyTooLarge, BusyError if too many turns wait, Gone for an agent
         that has ended.
         """
-        authorized = self._authorize(agent, key, "turn")
-        entry = self._require_alive(authorized.entry)
-        return self._queue_of(entry).turn(body, self._format(entry, format), on_leave, authorized.requester, id)
+        access = self._authorize(agent, key, "turn")
+        entry = self._require_alive(access.entry)
+        return self._queue_of(entry).turn(body, self._format(entry, format), on_leave, access.requester, id)
 
     def reads_parameters(self, agent: str, key: str, format: str) -> bool:
         """Return whether an agent reads all parameters of a body in a format, and not only the messages."""
-        entry = self._require_alive(self._authorized_agent(agent, key, "turn"))
+        entry = self._require_alive(self._authorize(agent, key, "turn").entry)
         kind = self._type(entry)
         spec = entry.spec
         assert spec is not None, "a live agent was opened"
@@ -112,18 +111,18 @@ class AgentService:
 
         Raises like `Turn.batches`.
         """
-        return turn.batches(after, self._grant(agent, key, "turn"))
+        return turn.batches(after, self._authorize(agent, key, "turn"))
 
     def turn_of(self, agent: str, key: str, turn: str) -> Turn:
         """Return a turn that waits, is running, or is kept. Raises Unknown, Missed."""
-        return self._queue_of(self._authorized_agent(agent, key, "turn")).get(turn)
+        return self._queue_of(self._authorize(agent, key, "turn").entry).get(turn)
 
     async def interrupt(self, agent: str, key: str, turn: str = "") -> bool:
         """End the running turn, and wait for its end. Return False if no turn is running. Waiting turns follow.
 
         With the id of a turn, only that running or waiting turn is ended. Raises Unknown, Missed.
         """
-        return await self._queue_of(self._authorized_agent(agent, key, "turn")).interrupt(turn)
+        return await self._queue_of(self._authorize(agent, key, "turn").entry).interrupt(turn)
 
     # ---- the mutation plane
 
@@ -134,14 +133,14 @@ class AgentService:
         BodyTooLarge, Gone, StoreFailed, and the errors of the operation. If the key loses the right during an
         operation, the operation is completed, and NotYours is raised.
         """
-        grant = self._grant(agent, key, "control")
-        entry = self._require_alive(grant.entry)
+        access = self._authorize(agent, key, "control")
+        entry = self._require_alive(access.entry)
         if len(operation) > self._limits.body_bytes:
             raise BodyTooLarge("operation", size=len(operation), limit=self._limits.body_bytes)
         type = self._type(entry)
         answer = await entry.running_agent.control(_operation(operation, type.operations))
         await wait_persisted(entry)
-        grant.check()
+        access.check()
         try:
             return msgspec.json.encode(answer)
         except (TypeError, ValueError) as problem:
@@ -156,7 +155,7 @@ class AgentService:
         `dedupe_s` seconds is left out. Raises InvalidValue, also for a `dedupe_s` that the agent does not support,
         MailRefused, Gone, StoreFailed.
         """
-        entry = self._require_alive(self._authorized_agent(agent, key, "mail"))
+        entry = self._require_alive(self._authorize(agent, key, "mail").entry)
         if not text:
             raise InvalidValue("text", text, "some text")
         window_s, running_agent = checked_window(dedupe_s), entry.running_agent
@@ -172,7 +171,7 @@ class AgentService:
     # ---- information
 
     def info(self, agent: str, key: str) -> AgentInfo:
-        return self._authorized_agent(agent, key, "info").info()
+        return self._authorize(agent, key, "info").entry.info()
 
     async def history(self, agent: str, key: str, last: int | None = None) -> Sequence[Mapping[str, Any]]:
         """Return the conversation so far, or its `last` messages: at least `role` and `content` of each.
@@ -181,9 +180,9 @@ class AgentService:
         """
         if last is not None and last < 1:
             raise InvalidValue("last", last, "a whole number from 1")
-        grant = self._grant(agent, key, "history")
-        history = await grant.entry.running_agent.history()
-        grant.check()
+        access = self._authorize(agent, key, "history")
+        history = await access.entry.running_agent.history()
+        access.check()
         return history if last is None else history[-last:]
 
     def events(self, agent: str, key: str, after: int = 0) -> AsyncGenerator[TreeEvent]:
@@ -193,22 +192,15 @@ class AgentService:
         events. If the agent is killed, the reader receives its last events. Raises InvalidValue for the cursor. The
         iteration raises Gone for events that are not kept any more.
         """
-        grant = self._grant(agent, key, "events")
-        entry = grant.entry
+        access = self._authorize(agent, key, "events")
+        entry = access.entry
         if not 0 <= after < 2**63:
             raise InvalidValue("after", after, "a cursor that was given out, or 0")
         if entry.spec is None:
             raise end_error(entry.running_agent)
-        return tree_events(entry.running_agent, entry.spec.runtime, self._clock, after, grant)
+        return tree_events(entry.running_agent, entry.spec.runtime, self._clock, after, access)
 
     # ---- internal
-
-    def _authorized_agent(self, agent: str, key: str, right: Right) -> AgentEntry:
-        return self._authorize(agent, key, right).entry
-
-    def _grant(self, agent: str, key: str, right: Right) -> Grant:
-        authorized = self._authorize(agent, key, right)
-        return Grant(authorized.entry, agent, authorized.requester, right, self._clock)
 
     def _queue_of(self, entry: AgentEntry, log: TurnLog | None = None) -> TurnQueue:
         if entry.state == "waiting":

@@ -13,7 +13,7 @@ from ramet.core.events import Event, encode
 from ramet.host.journal.recorder import Recorder
 from ramet.host.runtime import AgentRuntime
 from ramet.services.contract import RunningAgent
-from ramet.services.turns.grants import Grant
+from ramet.services.teams.agents import AgentAccess
 from ramet.store.contract import Store
 
 PAGE = 1_000  #: events that are read at a time
@@ -28,7 +28,7 @@ class TreeEvent(NamedTuple):
 
 
 async def tree_events(
-    running_agent: RunningAgent, runtime: AgentRuntime, clock: Clock, after: int, grant: Grant
+    running_agent: RunningAgent, runtime: AgentRuntime, clock: Clock, after: int, access: AgentAccess
 ) -> AsyncGenerator[TreeEvent]:
     """Yield the recorded events of an agent's tree after a cursor, then new events, until the agent has ended.
 
@@ -37,16 +37,16 @@ async def tree_events(
     has not ended, but continues in another kernel.
     """
     right_lost = asyncio.Event()
-    with grant.watch(right_lost.set):
+    with access.watch(right_lost.set):
         while not running_agent.run:
             if running_agent.end.done():
                 return
-            grant.check()
+            access.check()
             await _wait_unless_ended(running_agent, clock.sleep(POLL_S), right_lost)
         if runtime.journal is not None:
-            events = _recorded_events(running_agent, await runtime.open_store(), after, grant, right_lost)
+            events = _recorded_events(running_agent, await runtime.open_store(), after, access, right_lost)
         elif (tree := {str(root): each for root, each in runtime.trees.items()}.get(running_agent.run)) is not None:
-            events = _recent_events(tree.recorder, after, grant)
+            events = _recent_events(tree.recorder, after, access)
         else:
             raise Gone(f"the events of the tree {running_agent.run} were stored in memory only, and it has ended")
         async with aclosing(events):
@@ -62,36 +62,36 @@ async def require_local_owner(store: Store, tree: str) -> None:
 
 
 async def _recorded_events(
-    running_agent: RunningAgent, store: Store, after: int, grant: Grant, right_lost: asyncio.Event
+    running_agent: RunningAgent, store: Store, after: int, access: AgentAccess, right_lost: asyncio.Event
 ) -> AsyncGenerator[TreeEvent]:
     while True:
         # Read before the events, so that no event is missed.
         has_ended, head = running_agent.end.done(), await store.head()
         while page := await store.read(after, tree=running_agent.run, limit=PAGE):
-            grant.check()  # After the read: no event is shown that was recorded after the right was lost.
+            access.check()  # After the read: no event is shown that was recorded after the right was lost.
             for each in page:
                 yield TreeEvent(each.cursor, each.data)
             after = page[-1].cursor
-        grant.check()
+        access.check()
         if has_ended:
             await require_local_owner(store, running_agent.run)
             return
         await _wait_unless_ended(running_agent, store.wait(head, timeout_s=POLL_S), right_lost)
 
 
-async def _recent_events(recorder: Recorder, after: int, grant: Grant) -> AsyncGenerator[TreeEvent]:
+async def _recent_events(recorder: Recorder, after: int, access: AgentAccess) -> AsyncGenerator[TreeEvent]:
     reader = recorder.subscribe()
-    with grant.watch(reader.close):
+    with access.watch(reader.close):
         async with aclosing(reader.items()) as items:
             async for item in items:
-                grant.check()
+                access.check()
                 if not isinstance(item, Event) or 0 < item.seq <= after:
                     continue
                 if item.seq != after + 1:  # Some events were lost, now or before this subscription.
                     raise Gone(f"the events after number {after} are not stored any more")
                 after = item.seq
                 yield TreeEvent(after, encode(item))
-        grant.check()
+        access.check()
 
 
 async def _wait_unless_ended(running_agent: RunningAgent, change: Awaitable[Any], right_lost: asyncio.Event) -> None:

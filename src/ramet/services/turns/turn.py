@@ -1,4 +1,4 @@
-"""A turn of an agent: its answer in chunks, for any number of readers, each at its own speed.
+"""The turns of an agent: the answer of each in chunks, for any number of readers, each at its own speed.
 
 All turns of one agent share a buffer for their chunks. The agent never waits for a reader, and a reader never waits for
 another reader. When the buffer is full, the oldest chunks are dropped, and a reader that needs them receives `Missed`.
@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from typing import Literal
 
+from ramet.concurrency.clock import Clock
 from ramet.core.errors import InvalidValue, NotYours, OutputTooLarge, RametError
 from ramet.services.contract import Chunk
 from ramet.services.errors import Missed, Withdrawn
 from ramet.services.problems import to_problem
-from ramet.services.turns.grants import Grant
+from ramet.services.teams.agents import AgentAccess
 from ramet.wire.sse import encode
 
 #: The treatment of a turn when its last reader leaves before its end.
@@ -171,10 +172,10 @@ class Turn:
         if self.record_task is not None:
             await asyncio.shield(self.record_task)
 
-    def batches(self, after: int = 0, grant: Grant | None = None) -> AsyncGenerator[Batch]:
+    def batches(self, after: int = 0, access: AgentAccess | None = None) -> AsyncGenerator[Batch]:
         """Yield the chunks after this number, then new chunks, until the last one, as many at a time as are available.
 
-        With a `grant` of the reader's key, the iteration raises NotYours as soon as the key has lost the right. It
+        With an `access` of the reader's key, the iteration raises NotYours as soon as the key has lost the right. It
         raises Withdrawn instead if the turn was withdrawn at that time. Raises InvalidValue for a number that the turn
         has not reached. Raises Missed for chunks that are not kept any more: at once, or from the iteration if a reader
         is too slow. To stop reading, close the generator (`aclosing`).
@@ -182,7 +183,7 @@ class Turn:
         if not 0 <= after <= self.readable_number:
             raise InvalidValue("after", after, f"a number from 0 to {self.readable_number}, that of the newest chunk")
         self._check(after)
-        return self._batches(after, grant)
+        return self._batches(after, access)
 
     async def wait_ended(self) -> None:
         """Wait until the turn has ended and can be read to its end, or is lost."""
@@ -191,15 +192,15 @@ class Turn:
                 return
             await self._wait_changed()
 
-    async def _batches(self, after: int, grant: Grant | None) -> AsyncGenerator[Batch]:
+    async def _batches(self, after: int, access: AgentAccess | None) -> AsyncGenerator[Batch]:
         self._readers += 1
         try:
-            with grant.watch(self._change_event.set) if grant is not None else nullcontext():
+            with access.watch(self._change_event.set) if access is not None else nullcontext():
                 while self.read_error is not None or not (self.is_over and after == self.newest_number):
                     if self.read_error is not None:
                         raise self.read_error
-                    if grant is not None:
-                        self._check_right(grant)
+                    if access is not None:
+                        self._check_right(access)
                     if after == self.readable_number:
                         await self._wait_changed()
                         continue
@@ -224,9 +225,9 @@ class Turn:
             self._newest = Batch(self._chunks[index] for index in range(start, min(start + BATCH, len(self._chunks))))
         return self._newest
 
-    def _check_right(self, grant: Grant) -> None:
+    def _check_right(self, access: AgentAccess) -> None:
         try:
-            grant.check()
+            access.check()
         except NotYours:
             if isinstance(self.stop_error, Withdrawn):
                 raise self.stop_error from None
@@ -236,6 +237,69 @@ class Turn:
         """Check that the chunk after this number is still kept."""
         if after < self.readable_number - len(self._chunks):
             raise Missed(self.id, after=after, first=self._chunks[0].number if self._chunks else None)
+
+
+class KnownTurns:
+    """The waiting, running and recently ended turns of one agent, by their ids.
+
+    A turn is forgotten `keep_s` after its end, or when `limit` newer turns have ended; `on_forget` is called with it.
+    After `stop`, no turn is forgotten because of its time.
+    """
+
+    def __init__(self, clock: Clock, keep_s: float, limit: int, name: str, on_forget: Callable[[Turn], None]) -> None:
+        self._clock, self._keep_s, self._limit = clock, keep_s, limit
+        self._name, self._on_forget = name, on_forget
+        self._turns: dict[str, Turn] = {}
+        self._ended_turns: deque[tuple[Turn, float]] = deque()  #: ended turns, with the time at which each is forgotten
+        self._forget_task: asyncio.Task[None] | None = None
+        self._is_closed = False
+
+    def __iter__(self) -> Iterator[Turn]:
+        return iter(self._turns.values())
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(self._turns)
+
+    def find(self, id: str) -> Turn | None:
+        return self._turns.get(id)
+
+    def add(self, turn: Turn) -> None:
+        self._turns[turn.id] = turn
+
+    def mark_ended(self, turn: Turn) -> None:
+        self._ended_turns.append((turn, self._clock.monotonic() + self._keep_s))
+        while len(self._ended_turns) > self._limit:
+            self._forget_oldest()
+        if self._forget_task is None and not self._is_closed:
+            self._forget_task = asyncio.create_task(self._forget(), name=self._name)
+
+    def stop(self) -> None:
+        """Stop forgetting turns because of their time: no client requests ended turns any more. Idempotent."""
+        self._is_closed = True
+        if self._forget_task is not None:
+            self._forget_task.cancel()
+
+    async def close(self) -> None:
+        """Shut, and wait until the forgetting task has ended. Idempotent."""
+        self.stop()
+        if self._forget_task is not None:
+            await asyncio.wait({self._forget_task})
+
+    async def _forget(self) -> None:
+        """Forget each ended turn when its time is over, until there is none."""
+        try:
+            while self._ended_turns:
+                await self._clock.sleep(self._ended_turns[0][1] - self._clock.monotonic())
+                while self._ended_turns and self._ended_turns[0][1] <= self._clock.monotonic() + 0.001:
+                    self._forget_oldest()
+        finally:
+            self._forget_task = None
+
+    def _forget_oldest(self) -> None:
+        turn, _ = self._ended_turns.popleft()
+        del self._turns[turn.id]
+        self._on_forget(turn)
 
 
 def _size(chunk: Chunk) -> int:

@@ -27,7 +27,6 @@ from ramet.core.errors import (
     Unknown,
 )
 from ramet.core.outcome import NO_USAGE, ErrorInfo, Status
-from ramet.services.agent_types.answer_writer import AnswerWriter
 from ramet.services.agent_types.command.process import StartedProgram
 from ramet.services.agent_types.command.process_calls import Calls
 from ramet.services.agent_types.command.process_end import NOT_STARTED, end_error, status_of, stderr_tail
@@ -41,7 +40,7 @@ from ramet.services.agent_types.conversation_log import (
 )
 from ramet.services.agent_types.outcome import resource_amounts
 from ramet.services.contract import AgentSpec
-from ramet.services.formats.registry import format_of
+from ramet.services.formats.registry import AnswerWriter, format_of
 from ramet.spawn.masking import masked_error
 from ramet.wire import command_protocol
 from ramet.wire.frames import Frame

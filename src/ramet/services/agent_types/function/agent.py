@@ -22,7 +22,6 @@ from ramet.core.policy.decision import clamp_grant
 from ramet.core.policy.policy import Policy, resolve_root_policy, secrets_of, variables_of
 from ramet.host.safety.gate import SafetyGate
 from ramet.services.agent_types import bundle_operations
-from ramet.services.agent_types.answer_writer import AnswerWriter
 from ramet.services.agent_types.bundle_operations import LoadBundle, UnloadBundle
 from ramet.services.agent_types.conversation_log import HISTORY_BYTES, ConversationLog, ConversationTurn
 from ramet.services.agent_types.function import invoke
@@ -30,7 +29,7 @@ from ramet.services.agent_types.function.call import RunningCall
 from ramet.services.agent_types.imports import FunctionReference
 from ramet.services.agent_types.outcome import remaining_limits, resource_amounts
 from ramet.services.contract import AgentSpec
-from ramet.services.formats.registry import format_of
+from ramet.services.formats.registry import AnswerWriter, format_of
 from ramet.spawn.handle import Handle
 from ramet.spawn.run import Run
 

@@ -20,13 +20,12 @@ from ramet.core.outcome import ErrorInfo, Result, Status, Usage
 from ramet.host.session import Session
 from ramet.host.trees import reconfigure
 from ramet.services.agent_types import bundle_operations
-from ramet.services.agent_types.answer_writer import AnswerWriter
 from ramet.services.agent_types.bundle_operations import LoadBundle, UnloadBundle
 from ramet.services.agent_types.llm.resume_turn import ReplayFilter, ResumedTurn
 from ramet.services.agent_types.llm.settings import AgentSettings
 from ramet.services.agent_types.outcome import problem_of, resource_amounts, used_since
 from ramet.services.contract import AgentSpec
-from ramet.services.formats.registry import format_of
+from ramet.services.formats.registry import AnswerWriter, format_of
 from ramet.services.formats.request import Stop
 
 if TYPE_CHECKING:

@@ -89,15 +89,13 @@ async def _kill(call: RequestContext) -> None:
     refuses=(403, 409, 410, 429, 501, 502),
 )
 async def _supply_values(call: RequestContext) -> AgentInfo:
-    spawner, agent = call.parts.spawner, call.path("agent")
-    spawner.agents.authorized_entry(agent, call.key, "delegate")  # before reading bytes of a stranger
     try:
-        request = await call.json(SupplyValues)
+        request = await call.json(SupplyValues, "delegate")
     except BodyTooLarge:
         raise
     except InvalidValue as error:  # The sent data may be a secret value.
         raise type(error)(error.field, "what was sent", error.accepted) from None
-    return await spawner.supply_values(agent, call.key, request)
+    return await call.parts.spawner.supply_values(call.path("agent"), call.key, request)
 
 
 @OPERATIONS.add(
@@ -110,10 +108,8 @@ async def _supply_values(call: RequestContext) -> AgentInfo:
     refuses=(409,),
 )
 async def _delegate(call: RequestContext) -> DelegatedKey:
-    if call.sender is None:
-        # Check before reading bytes of a stranger.
-        call.parts.spawner.agents.authorized_entry(call.path("agent"), call.key, "delegate")
-    request, entropy = await call.json(Delegate), call.attempt.entropy if call.attempt is not None else None
+    request = await call.json(Delegate, "delegate" if call.sender is None else None)
+    entropy = call.attempt.entropy if call.attempt is not None else None
     return await call.parts.spawner.owners.delegate(call.path("agent"), call.key, request, entropy)
 
 

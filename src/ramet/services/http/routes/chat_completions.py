@@ -23,8 +23,8 @@ from ramet.services.http.endpoints import Endpoint
 from ramet.services.http.error_forms import provider_problem, provider_refusal
 from ramet.services.http.request import RequestContext
 from ramet.services.http.routes.operation import Operations
+from ramet.services.http.routes.turns import begin_once
 from ramet.services.http.sse import StreamMoved
-from ramet.services.http.started_turns import begin_once
 from ramet.services.turns.turn import Batch, OnLeave, Turn
 
 #: The largest answer without a stream.

@@ -8,25 +8,26 @@ from typing import Final
 
 from starlette.responses import Response
 
-from ramet.core.errors import RametError, StoreFailed
+from ramet.core.errors import Gone, RametError, StoreFailed, Unknown
+from ramet.services.errors import Missed, OutcomeUnknown
 from ramet.services.http import endpoints
 from ramet.services.http.request import RequestContext
 from ramet.services.http.routes.operation import Operations
 from ramet.services.http.schemas import After, History, Interrupted, Mail, Newest, TurnOptions, WhichTurn
 from ramet.services.http.sse import EventStream, StreamMoved, encode_events
-from ramet.services.http.started_turns import begin_once
 from ramet.services.problems import to_problem
-from ramet.services.turns.turn import Turn
+from ramet.services.turns.turn import OnLeave, Turn
 from ramet.wire.sse import encode
 
 OPERATIONS: Final = Operations()
+_HISTORY = "the history of the agent"
 
 
 @OPERATIONS.add(
     endpoints.TURN,
     "Send a message to an agent, in its transport format, and stream its answer",
     repetition="found",
-    look_at="the history of the agent",
+    look_at=_HISTORY,
     begins=True,
     of="agent",
     stream=True,
@@ -34,10 +35,8 @@ OPERATIONS: Final = Operations()
 )
 async def _turn(call: RequestContext) -> EventStream:
     options = call.query(TurnOptions)
-    agent, key = call.path("agent"), call.key
-    call.parts.spawner.agents.authorized_entry(agent, key, "turn")  # before reading bytes of a stranger
-    body = await call.body(call.parts.message_bytes)
-    turn = await begin_once(call, agent, body, format=options.format, on_leave=options.on_leave)
+    body = await call.body(call.parts.message_bytes, "turn")
+    turn = await begin_once(call, call.path("agent"), body, format=options.format, on_leave=options.on_leave)
     return _stream(call, turn, 0)
 
 
@@ -76,10 +75,9 @@ async def _interrupt(call: RequestContext) -> Interrupted:
     refuses=(403, 409, 410, 429, 501, 502),
 )
 async def _control(call: RequestContext) -> Response:
-    agent, key = call.path("agent"), call.key
-    call.parts.spawner.agents.authorized_entry(agent, key, "control")
-    operation = await call.body(call.parts.message_bytes)
-    return Response(await call.parts.agents.control(agent, key, operation), media_type="application/json")
+    operation = await call.body(call.parts.message_bytes, "control")
+    answer = await call.parts.agents.control(call.path("agent"), call.key, operation)
+    return Response(answer, media_type="application/json")
 
 
 @OPERATIONS.add(endpoints.HISTORY, "The conversation so far, or its last messages", of="agent", refuses=(410,))
@@ -112,9 +110,34 @@ async def _events(call: RequestContext) -> EventStream:
     refuses=(409, 410, 429),
 )
 async def _mail(call: RequestContext) -> None:
-    call.parts.spawner.agents.authorized_entry(call.path("agent"), call.key, "mail")
-    mail = await call.json(Mail)
+    mail = await call.json(Mail, "mail")
     await call.parts.agents.mail(call.path("agent"), call.key, mail.text, mail.dedupe_s)
+
+
+async def begin_once(
+    call: RequestContext, agent: str, body: bytes, *, format: str = "", on_leave: OnLeave = "go_on"
+) -> Turn:
+    """Begin a turn, and return it once it is recorded.
+
+    A repeated request with an `Idempotency-Key` gets the turn that it began before. Raises Gone if that turn is no
+    longer kept, and OutcomeUnknown if a killed server may have begun it.
+    """
+    agents, attempt = call.parts.agents, call.attempt
+    if attempt is not None and attempt.is_repeated:
+        try:
+            turn = agents.turn_of(agent, call.key, attempt.turn_id)
+        except (Unknown, Missed):
+            if not attempt.has_begun_turn:
+                raise OutcomeUnknown(_HISTORY) from None
+            message = f"turn {attempt.turn_id!r} of this request is not stored any more; {_HISTORY} has its answer"
+            raise Gone(message) from None
+    else:
+        id = attempt.turn_id if attempt is not None else ""
+        turn = agents.turn(agent, call.key, body, format=format, on_leave=on_leave, id=id)
+    await turn.wait_recorded()
+    if attempt is not None and not attempt.has_begun_turn:
+        await call.parts.ledger.begin_turn(attempt)
+    return turn
 
 
 def _stream(call: RequestContext, turn: Turn, after: int) -> EventStream:
