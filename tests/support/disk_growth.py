@@ -1,4 +1,4 @@
-"""How much the file system of a folder has grown, while other programs of the machine write and remove files, too."""
+"""The growth of the file system of a folder, while other programs of the machine write and remove files, too."""
 
 from __future__ import annotations
 

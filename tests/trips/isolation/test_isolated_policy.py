@@ -140,7 +140,7 @@ async def test_an_unavailable_isolation_level_is_refused(runtime: ramet.AgentRun
 
 
 async def test_a_session_with_an_unavailable_isolation_level_does_not_open(runtime: ramet.AgentRuntime) -> None:
-    """Its id stays free; a composition's policy is looked at likewise, since its steps work under it."""
+    """The id stays free; a composition's policy is looked at likewise, since its steps work under it."""
     policy = ramet.Policy(isolation=ramet.Isolation.L4)
     model = ramet.ScriptedModel(["never asked"])
 

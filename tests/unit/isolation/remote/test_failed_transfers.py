@@ -75,7 +75,7 @@ async def test_a_mount_that_is_too_large_is_refused_by_name_also_if_the_machine_
 async def test_a_machine_that_cannot_pack_a_workspace_gives_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its stream is cut, which is seen here first; the error is the machine's."""
+    """The machine's stream is cut, which is seen here first; the error is the machine's."""
     unpacked = asyncio.Event()
 
     async def in_noted_thread(work: Callable[[], T], *, name: str) -> T:
