@@ -10,8 +10,10 @@ from collections.abc import Awaitable, Callable
 from functools import cache
 from typing import Any, TypeVar
 
-from langchain_core.tools import StructuredTool, ToolException
-from pydantic import BaseModel, ConfigDict, ValidationError
+from langchain_core.tools import BaseTool, ToolException
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ramet.core.errors import Bug
 
 
 class Arguments(BaseModel):
@@ -23,23 +25,40 @@ class Arguments(BaseModel):
 A = TypeVar("A", bound=Arguments)
 
 
+class BuiltinTool(BaseTool):
+    """A tool of ramet's own: an async function on validated arguments.
+
+    It is no `StructuredTool`, because LangChain reads the signature and type hints of such a tool's function at each
+    call. That takes longer than the rest of the call.
+    """
+
+    args_schema: Any  # a dict: LangChain validates nothing, this tool does
+    arguments_class: type[Arguments] = Field(exclude=True)
+    function: Callable[[Any], Awaitable[str]] = Field(exclude=True)
+
+    def _run(self, **_: Any) -> str:
+        raise Bug(f"the tool {self.name} runs in the event loop")
+
+    async def _arun(self, **values: Any) -> str:
+        try:
+            arguments = self.arguments_class.model_validate(values)
+        except ValidationError as error:
+            raise ToolException(_error_text(self.name, self.arguments_class, error)) from None
+        return await self.function(arguments)
+
+    _arun.__annotations__.clear()  # LangChain looks for a RunnableConfig among them at each call
+
+
 def workspace_tool(
     name: str, description: str, arguments_class: type[A], run: Callable[[A], Awaitable[str]], **metadata: Any
-) -> StructuredTool:
+) -> BuiltinTool:
     """Return a tool of an async function on validated arguments; `metadata` is for dispatch."""
-
-    async def call(**values: Any) -> str:
-        try:
-            arguments = arguments_class.model_validate(values)
-        except ValidationError as error:
-            raise ToolException(_error_text(name, arguments_class, error)) from None
-        return await run(arguments)
-
-    return StructuredTool(
+    return BuiltinTool(
         name=name,
         description=description,
         args_schema=_schema(arguments_class),
-        coroutine=call,
+        arguments_class=arguments_class,
+        function=run,
         metadata=dict(metadata),
     )
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from langchain_core.tools import BaseTool, StructuredTool
+from langchain_core.tools import BaseTool
 
-from ramet.tools import arguments
 from ramet.tools.agents.agents import agent_tool, companion_tools
 from ramet.tools.agents.authoring import authoring_tools
 from ramet.tools.agents.task_result import task_result_tools
+from ramet.tools.arguments import BuiltinTool
 from ramet.tools.python import python_tool
 from ramet.tools.workspace import workspace_tools
 
@@ -27,8 +27,7 @@ def _stateless_tools() -> tuple[BaseTool, ...]:
 
 def is_builtin(tool: BaseTool) -> bool:
     """Return whether a tool is one of these, and does not only have the same name."""
-    coroutine = tool.coroutine if isinstance(tool, StructuredTool) else None
-    return coroutine is not None and coroutine.__module__ == arguments.__name__
+    return type(tool) is BuiltinTool
 
 
 def by_name(*tools: BaseTool) -> tuple[BaseTool, ...]:

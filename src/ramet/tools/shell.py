@@ -9,13 +9,13 @@ from __future__ import annotations
 import signal
 from collections.abc import Mapping
 
-from langchain_core.tools import StructuredTool, ToolException
+from langchain_core.tools import ToolException
 from pydantic import Field
 
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.pipes import Capture
 from ramet.concurrency.processes import CommandResult, environment, run
-from ramet.tools.arguments import Arguments, workspace_tool
+from ramet.tools.arguments import Arguments, BuiltinTool, workspace_tool
 from ramet.tools.files.paths import ResolvedPath, current_context, directory, resolve
 
 DEFAULT_MS, MAX_MS = 120_000, 600_000
@@ -84,7 +84,7 @@ def _exit_text(exited: CommandResult) -> str:
         return str(exited.code)
 
 
-def shell_tools() -> list[StructuredTool]:
+def shell_tools() -> list[BuiltinTool]:
     return [
         workspace_tool(
             "Bash",

@@ -12,11 +12,11 @@ import secrets
 import stat
 from typing import NamedTuple
 
-from langchain_core.tools import StructuredTool, ToolException
+from langchain_core.tools import ToolException
 from pydantic import Field
 
 from ramet.concurrency.threads import in_thread
-from ramet.tools.arguments import Arguments, workspace_tool
+from ramet.tools.arguments import Arguments, BuiltinTool, workspace_tool
 from ramet.tools.context import ToolUseContext
 from ramet.tools.files.lines import SMALL, read_numbered_lines
 from ramet.tools.files.paths import (
@@ -214,7 +214,7 @@ def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def file_tools() -> list[StructuredTool]:
+def file_tools() -> list[BuiltinTool]:
     return [
         workspace_tool(
             "Read",

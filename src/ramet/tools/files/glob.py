@@ -10,10 +10,10 @@ import stat
 from collections.abc import Generator
 from typing import NamedTuple
 
-from langchain_core.tools import StructuredTool, ToolException
+from langchain_core.tools import ToolException
 from pydantic import Field
 
-from ramet.tools.arguments import Arguments, workspace_tool
+from ramet.tools.arguments import Arguments, BuiltinTool, workspace_tool
 from ramet.tools.context import ToolUseContext
 from ramet.tools.files.paths import SKIPPED, FileMissing, ResolvedPath, current_context, directory, printable, resolve
 from ramet.tools.glob_patterns import BadPattern, Pattern
@@ -132,7 +132,7 @@ def _limit_note(count: int) -> str:
     return f"\n… [stopped after {MAX_ENTRIES} entries; give a `path` to look further]" if count > MAX_ENTRIES else ""
 
 
-def find_tools() -> list[StructuredTool]:
+def find_tools() -> list[BuiltinTool]:
     return [
         workspace_tool(
             "Glob",

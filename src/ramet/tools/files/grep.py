@@ -15,12 +15,12 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Literal
 
-from langchain_core.tools import StructuredTool, ToolException
+from langchain_core.tools import ToolException
 from pydantic import Field
 
 from ramet.concurrency.pipes import Capture
 from ramet.concurrency.processes import CommandResult, environment, run
-from ramet.tools.arguments import Arguments, workspace_tool
+from ramet.tools.arguments import Arguments, BuiltinTool, workspace_tool
 from ramet.tools.context import ToolUseContext
 from ramet.tools.files.glob import is_directory
 from ramet.tools.files.paths import SKIPPED, ResolvedPath, current_context, directory, open_file, printable, resolve
@@ -245,7 +245,7 @@ def _page(arguments: GrepArguments, entries: Iterator[str], result: CommandResul
     return "\n".join([*lines, notes] if notes else lines)
 
 
-def grep_tools() -> list[StructuredTool]:
+def grep_tools() -> list[BuiltinTool]:
     return [
         workspace_tool(
             "Grep",
