@@ -39,6 +39,20 @@ def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
     found.remove()
 
 
+@pytest.fixture(scope="module", params=KERNELS, ids="-".join)
+def kernel_with_disk(request: pytest.FixtureRequest) -> Iterator[Kernel]:
+    """Start a kernel whose runs have a file system for themselves: what other programs remove does not count."""
+    user, backend = request.param
+    reason = why_not(user, backend) or ("only root can mount a file system" if os.geteuid() else None)
+    if reason:
+        pytest.skip(reason)
+    found = Kernel(user, backend, disk_mb=512)
+    found.start()
+    yield found
+    found.stop()
+    found.remove()
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Restart a kernel that an earlier test lost, before any test counts open files."""

@@ -116,8 +116,9 @@ def named(function: Callable[..., Any]) -> str:
 class Kernel:
     """Runtime in another process. A kernel that hangs is killed and started again, so that a fault costs one test."""
 
-    def __init__(self, user: str, backend: str) -> None:
-        self.user, self.backend = user, backend
+    def __init__(self, user: str, backend: str, *, disk_mb: int = 0) -> None:
+        """`disk_mb` is the size of a file system that only this kernel's runs use: root alone can make one."""
+        self.user, self.backend, self._disk_mb = user, backend, disk_mb
         self.uid = 0 if user == "me" else ORDINARY
         self.has_namespaces = user != "bare"
         self.key = canary()  #: in the environment of this kernel, as a provider's key
@@ -167,7 +168,7 @@ class Kernel:
         self.was_lost = False
         python = [sys.executable, "-m", "tests.security.driver", self.backend, str(self.base)]
         if os.geteuid() == 0:
-            outer = [*UNSHARED, sys.executable, "-I", str(HERE / "outer.py"), str(self.uid)]
+            outer = [*UNSHARED, *self._with_disk(), sys.executable, "-I", str(HERE / "outer.py"), str(self.uid)]
             if not self.has_namespaces:
                 outer = [sys.executable, "-I", str(HERE / "no_namespaces.py"), *outer]
             python = [*outer, *python]
@@ -187,6 +188,12 @@ class Kernel:
             )
         reply = self._answer(HANG_S)
         assert reply == {"value": "ready"}, reply
+
+    def _with_disk(self) -> list[str]:
+        """Return the beginning of a command that has the file system, which ends with its mount namespace."""
+        options = f"size={self._disk_mb}m,mode=755,uid={self.uid},gid={self.uid}"
+        mount = f'mount -t tmpfs -o {options} none "$0" && exec "$@"'
+        return ["sh", "-c", mount, str(self.home / "work")] if self._disk_mb else []
 
     def begin_slow_ones(self) -> None:
         """Start the guests that send their frames slowly."""
