@@ -35,8 +35,9 @@ from ramet.core.tool_names import ALIASES as ALIASES
 from ramet.tools.context import CurrentCall, ToolUseContext, current_call
 from ramet.tools.decisions import HookDecision
 from ramet.tools.permission_checks import narrow_decision
+from ramet.tools.workers.invocation import invoke, invoke_async
 from ramet.tools.workers.process_tools import process_proxy
-from ramet.tools.workers.start_check import NotStarted, with_start_check
+from ramet.tools.workers.start_check import NotStarted
 from ramet.tools.workers.thread_tools import is_async as is_async
 from ramet.tools.workers.thread_tools import run_in_thread
 from ramet.wire.values.first_errors import check_large, is_small
@@ -277,16 +278,15 @@ async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step
         return _error(call, f"{tool.name} was not called: its arguments may have {ACCEPTED}")
     token = current_call.set(current)
     try:
-        request = {**call, "type": "tool_call"}
+        request: ToolCall = {**call, "type": "tool_call"}
         _check_large(tool, call["args"])
         async with timeout:
             if is_async(tool):
-                started = with_start_check(tool, context.confirm_ownership) if _has_effects(tool) else tool
-                returned = await started.ainvoke(request)
+                returned = await invoke_async(tool, request, context.confirm_ownership if _has_effects(tool) else None)
             elif context.processes is not None:
                 returned = await process_proxy(tool, context.processes, current).ainvoke(request)
             else:
-                work: Callable[[], Any] = lambda: tool.invoke(request)  # noqa: E731 - one expression, run elsewhere
+                work: Callable[[], Any] = lambda: invoke(tool, request)  # noqa: E731 - one expression, run elsewhere
                 returned = await run_in_thread(context, work, name=tool.name, key=call["id"] or "")
     except asyncio.CancelledError:
         if is_being_cancelled():
