@@ -38,7 +38,7 @@ CLUSTER := etcd:etcd-server containerd:containerd runc:runc docker-registry:dock
   iptables:iptables conntrack:conntrack ip:iproute2 jq:jq curl:curl openssl:openssl xz:xz-utils gcc:gcc kubectl:kubernetes-client \
   /usr/lib/cni/bridge:containernetworking-plugins /usr/include/stdio.h:libc6-dev
 
-.PHONY: help setup tools cluster-tools demo lint check test test-kubernetes chaos mutants format bench soak clean
+.PHONY: help setup tools cluster-tools demo lint check test test-kubernetes chaos mutants format bench bench-compare soak clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -76,6 +76,10 @@ format: $(READY) ## rewrite the sources the way `make check` wants them
 
 bench: setup ## measure; see docs/performance.md
 	$(BIN)/python -m benchmarks $(ARGS)
+
+bench-compare: setup ## measure this tree and the commit BASE in turn; ARGS="turn child --rounds 3" for some of it
+	@test -n "$(BASE)" || { echo "which commit? make bench-compare BASE=HEAD~5" >&2; exit 1; }
+	$(BIN)/python -m benchmarks.compare $(BASE) $(ARGS)
 
 soak: setup ## serve for MINUTES (25) under mixed load, faults and restarts: what was lost, what grew; ARGS="--seed 3"
 	$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) $(ARGS)

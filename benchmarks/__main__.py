@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import machine, tables
+from benchmarks.arguments import positive
 from benchmarks.catalogue import CATALOGUE, named
 from benchmarks.machine import ROOT
 from benchmarks.measurement import Measurement
@@ -68,18 +69,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--peers", action="store_true", help="measure the peers in the same sitting (installs them once)"
     )
-    parser.add_argument("--rounds", type=_positive, default=5, help="processes for each measurement (default: 5)")
+    parser.add_argument("--rounds", type=positive, default=5, help="processes for each measurement (default: 5)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write every value to a file")
     parser.add_argument(
         "--write", action="store_true", help="keep the sitting in benchmarks/results and docs/performance.md"
     )
     return parser
-
-
-def _positive(text: str) -> int:
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
-    return int(text)
 
 
 def _measure(

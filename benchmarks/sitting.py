@@ -13,6 +13,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from statistics import median
 
 from benchmarks.machine import ROOT
@@ -59,7 +60,7 @@ def sit(measurements: Sequence[Measurement], *, rounds: int, peers: Mapping[str,
             print(f"round {number} of {rounds}: {each.name}", file=sys.stderr)
             for project, command in _commands(each, peers):
                 try:
-                    sitting.add(each, project, _run_measurement(command))
+                    sitting.add(each, project, run_measurement(command))
                 except (RuntimeError, LookupError, ValueError) as failure:
                     sitting.failures.append(f"{each.name}, {project}, round {number}: {failure}")
     return sitting
@@ -67,24 +68,32 @@ def sit(measurements: Sequence[Measurement], *, rounds: int, peers: Mapping[str,
 
 def _commands(measurement: Measurement, peers: Mapping[str, str]) -> list[tuple[str, list[str]]]:
     """Return the projects to measure, in turn, with their commands."""
+    commands = [(OURS, own_command(measurement))]
+    if measurement.kind == "harness" and peers:
+        scripts = {OURS_DURABLE: sys.executable, **peers}
+        commands += [(name, [python, *_harness(measurement, name)]) for name, python in scripts.items()]
+    return commands
+
+
+def own_command(measurement: Measurement, python: str = sys.executable, root: Path = ROOT) -> list[str]:
+    """Return the command of our measurement, with the interpreter and the sources of a checkout."""
     match measurement.kind:
         case "import":
-            script = str(ROOT / "benchmarks" / "measures" / "imports.py")
-            return [(OURS, [sys.executable, "-P", script, *measurement.arguments])]
+            script = str(root / "benchmarks" / "measures" / "imports.py")
+            return [python, "-P", script, *measurement.arguments]
         case "measure":
-            return [(OURS, [sys.executable, "-m", "benchmarks.measures", *measurement.arguments])]
+            return [python, "-m", "benchmarks.measures", *measurement.arguments]
         case "durable":
-            script = str(ROOT / "benchmarks" / "peers" / f"bench_{OURS_DURABLE}.py")
-            return [(OURS, [sys.executable, script, *measurement.arguments])]
+            return [python, *_harness(measurement, OURS_DURABLE, root)]
         case "harness":
-            interpreters = {OURS: sys.executable, **({OURS_DURABLE: sys.executable} if peers else {}), **peers}
-            return [
-                (project, [python, str(ROOT / "benchmarks" / "peers" / f"bench_{project}.py"), *measurement.arguments])
-                for project, python in interpreters.items()
-            ]
+            return [python, *_harness(measurement, OURS, root)]
 
 
-def _run_measurement(command: Sequence[str]) -> dict[str, float]:
+def _harness(measurement: Measurement, project: str, root: Path = ROOT) -> list[str]:
+    return [str(root / "benchmarks" / "peers" / f"bench_{project}.py"), *measurement.arguments]
+
+
+def run_measurement(command: Sequence[str], root: Path = ROOT) -> dict[str, float]:
     """Return the figures that a fresh process prints on its last line. Raises RuntimeError if it fails."""
     # The harness leaves by os._exit, so nobody else would clear away what it and the peers leave in files.
     with tempfile.TemporaryDirectory(prefix="ramet-bench-") as scratch:
@@ -92,7 +101,7 @@ def _run_measurement(command: Sequence[str]) -> dict[str, float]:
         environment = _environment() | {"TMPDIR": scratch}
         try:
             done = subprocess.run(
-                command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
+                command, cwd=root, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT_S
             )
         except subprocess.TimeoutExpired:
             raise RuntimeError(f"not done within {TIMEOUT_S} s") from None
