@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import pathlib
 
-from ramet import Agent, AgentRuntime, Session
+import pytest
+
+from ramet import Agent, AgentRuntime, Policy, Session
+from ramet.core.errors import StoreFailed
 from ramet.core.events import ModelAsked, decode
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.sqlite.store import SqliteStore
 from ramet.tools.context import require_current_call
 from ramet.tools.spawn_request import SpawnRequest
+from tests.support.waiting import eventually
+from tests.trips.kits.isolated import BackendName
+from tests.trips.kits.isolated import backend as backend
 from tests.trips.kits.sessions import async_tool, write_files
 from tests.trips.spawning.test_worktree import git, worktrees
 
@@ -115,6 +122,57 @@ async def test_a_function_begins_once_its_run_is_durable(tmp_path: pathlib.Path)
         assert (await (await runtime.spawn(parent)).result()).status == "completed"
 
     assert list(awaited.values()) == ["turn_started"]
+
+
+class HeldStore(SqliteStore):
+    """A store whose waits for durability go on once they are let on, or fail."""
+
+    def __init__(self, path: pathlib.Path) -> None:
+        super().__init__(path)
+        self.is_asked, self.may_go_on = asyncio.Event(), asyncio.Event()
+        self.failure: StoreFailed | None = None
+
+    async def durable(self, ticket: int) -> None:
+        self.is_asked.set()
+        await self.may_go_on.wait()
+        if self.failure is not None:
+            raise self.failure
+        await super().durable(ticket)
+
+
+def leave_mark(path: str) -> str:
+    """Leave a file in the workspace."""
+    pathlib.Path(path).write_text("begun")
+    return "done"
+
+
+@pytest.mark.parametrize("outcome", ["recorded", "lost", "stopped"])
+async def test_a_sandbox_starts_meanwhile_and_works_once_its_run_is_durable(
+    tmp_path: pathlib.Path, backend: BackendName, outcome: str
+) -> None:
+    """The start of its process overlaps with the record. The user's code arrives only after the record, or never."""
+    store = HeldStore(tmp_path / "journal.db")
+    async with AgentRuntime(tmp_path, backend=backend, store=store) as runtime:
+        handle = await runtime.start_agent(leave_mark, Policy(), ("mark",))
+        await store.is_asked.wait()
+        run = runtime.get(handle.id).run
+        await eventually(lambda: run.sandbox.current is not None)
+        assert run.sandbox.folder is not None
+        workspace = run.sandbox.folder.workspace
+        if outcome == "stopped":
+            stopping = asyncio.ensure_future(handle.cancel("enough"))
+            await eventually(lambda: run.sandbox.current is None)
+            store.may_go_on.set()
+            await stopping
+        elif outcome == "lost":
+            store.failure = StoreFailed(store.path, "the disk is gone")
+        store.may_go_on.set()
+        result = await handle.result()
+        store.failure = None
+
+    assert result.status == {"recorded": "completed", "lost": "failed", "stopped": "cancelled"}[outcome], result
+    assert (workspace / "mark").exists() is (outcome == "recorded")
+    assert run.sandbox.current is None
 
 
 async def test_a_worktree_waits_until_its_call_is_durable(tmp_path: pathlib.Path) -> None:

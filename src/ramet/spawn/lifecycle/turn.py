@@ -83,7 +83,6 @@ async def _done(run: Run, messages: Sequence[BaseMessage], placement: Placement 
         if run.sandbox.replay is None and run.turn.resumes and run.sandbox.capsule is None and has_answered(run):
             return TurnResult(Status.COMPLETED, checked_answer(run))  # It had answered when its process ended.
         assert placement is not None, "a run with a grant has a placement"
-        await run.context.wait_persisted()
         return await run_in_sandbox(run, messages, placement)
     if run.agent.function is not None:
         return TurnResult(Status.COMPLETED, check_output_size(run, await _call(run, messages)))

@@ -245,6 +245,7 @@ async def _run_attempt(
             path=run.info.path,
         )
         async with (
+            _recording(run, at.backend) as recorded,
             _running_sandbox(run, spec, requests, at) as running,
             _serving(run, grant, running.sandbox, placement),
         ):
@@ -259,6 +260,7 @@ async def _run_attempt(
             )
             if not running.is_adopted:
                 first_message = job.start()
+                await recorded
                 if running.adoption_data:  # A kernel that continues knows of it, and of its first message.
                     await run.context.wait_persisted()
                 await running.channel.send(*first_message)
@@ -292,6 +294,23 @@ async def _run_attempt(
                 value = EncodedValue(finished.done.json_size, finished.body)
             run.sandbox.output = SandboxOutput(files=files, stdout=stdout, stderr=stderr, value=value)
     return verdict
+
+
+@asynccontextmanager
+async def _recording(run: Run, backend: Backend) -> AsyncGenerator[asyncio.Future[None]]:
+    """Provide the wait until all of the run is on record, which the first message to a sandbox must follow.
+
+    A process of this machine starts meanwhile: it has none of the user's code, and ends with this kernel. Elsewhere, a
+    sandbox would remain that no record knows, so it is started after the wait. Raises StoreFailed.
+    """
+    recorded = asyncio.ensure_future(run.context.wait_persisted())
+    try:
+        if (await backend.probe()).remote:
+            await recorded
+        yield recorded
+    finally:
+        if not recorded.cancel() and not recorded.cancelled():
+            recorded.exception()  # Of a wait whose error came too late to be of interest.
 
 
 def _with_import_path(env: Mapping[str, str], import_dir: Path | None) -> Mapping[str, str]:
