@@ -48,13 +48,13 @@ def checked_state_folder(working_dir: Path) -> Path:
     such a journal came with the folder, since ramet makes none.
     """
     folder = state_folder(working_dir)
-    if not _is_folder(folder, NAME):
+    status = _folder_status(str(folder), NAME)
+    if status is None:
         return folder
-    mode = stat.S_IMODE(folder.lstat().st_mode)
-    if mode & 0o022:
-        folder.chmod(mode & ~0o022)
-    for name in FOLDERS:
-        _is_folder(folder / name, f"{NAME}/{name}")
+    if status.st_mode & 0o022:
+        folder.chmod(stat.S_IMODE(status.st_mode) & ~0o022)
+    for name in FOLDERS:  # Joined as text: this is done for each tree.
+        _folder_status(f"{folder}/{name}", f"{NAME}/{name}")
     check_database(folder / JOURNAL, "working_dir", f"{NAME}/{JOURNAL}", is_private=True)
     return folder
 
@@ -74,7 +74,7 @@ def ensure_folder(path: Path, mode: int = 0o700) -> Path:
     """
     with contextlib.suppress(FileExistsError):
         path.mkdir(mode)
-    _is_folder(path, f"{NAME}/{path.name}")
+    _folder_status(str(path), f"{NAME}/{path.name}")
     return path
 
 
@@ -85,24 +85,24 @@ def check_database(path: Path, field: str = "path", label: str = "", *, is_priva
     with several names, and for a rollback journal that ramet did not make. A private database must have one name,
     belong to this user, and be unreadable for other users.
     """
-    database = _lstat(path)
+    database = _lstat(str(path))
     database_size = database.st_size if database is not None else 0
     for suffix in ("", *DATABASE_SUFFIXES):
-        file, name = path.with_name(path.name + suffix), (label or path.name) + suffix
+        file, name = f"{path}{suffix}", (label or path.name) + suffix
         status = _lstat(file)
         if status is None:
             continue
         if not stat.S_ISREG(status.st_mode):
-            raise InvalidValue(field, str(file), f"no {_kind(status)} at {name}; {_REMOVE}")
+            raise InvalidValue(field, file, f"no {_kind(status)} at {name}; {_REMOVE}")
         if (is_private or suffix) and status.st_nlink > 1:
-            raise InvalidValue(field, str(file), f"{name} to be a file with one name, not a hard link; {_REMOVE}")
+            raise InvalidValue(field, file, f"{name} to be a file with one name, not a hard link; {_REMOVE}")
         if is_private and status.st_uid != os.geteuid():
-            raise InvalidValue(field, str(file), f"{name} to belong to the user of this process; {_REMOVE}")
+            raise InvalidValue(field, file, f"{name} to belong to the user of this process; {_REMOVE}")
         if is_private and not suffix and status.st_mode & 0o077:
             accepted = f"{name} to be readable by its user only, as ramet makes it; one that came with the folder is"
-            raise InvalidValue(field, str(file), f"{accepted} not trusted. If it is yours: chmod 600")
-        if suffix == "-journal" and not _is_own_rollback(file, name, field, database_size):
-            raise InvalidValue(field, str(file), f"no rollback journal at {name} that ramet did not make; {_REMOVE}")
+            raise InvalidValue(field, file, f"{accepted} not trusted. If it is yours: chmod 600")
+        if suffix == "-journal" and not _is_own_rollback(Path(file), name, field, database_size):
+            raise InvalidValue(field, file, f"no rollback journal at {name} that ramet did not make; {_REMOVE}")
 
 
 @contextlib.contextmanager
@@ -144,19 +144,19 @@ def _open_child(folder: int, name: str, flags: int, *, make: bool) -> int:
     return os.open(name, flags, dir_fd=folder)
 
 
-def _is_folder(path: Path, label: str) -> bool:
-    """Return whether a folder of this user exists.
+def _folder_status(path: str, label: str) -> os.stat_result | None:
+    """Return the status of a folder of this user, or None if nothing exists there.
 
     Raises InvalidValue for any other existing object.
     """
     status = _lstat(path)
     if status is None:
-        return False
+        return None
     if not stat.S_ISDIR(status.st_mode):
-        raise InvalidValue("working_dir", str(path), f"no {_kind(status)} at {label}; {_REMOVE}")
+        raise InvalidValue("working_dir", path, f"no {_kind(status)} at {label}; {_REMOVE}")
     if status.st_uid != os.geteuid():
-        raise InvalidValue("working_dir", str(path), f"{label} to belong to the user of this process; {_REMOVE}")
-    return True
+        raise InvalidValue("working_dir", path, f"{label} to belong to the user of this process; {_REMOVE}")
+    return status
 
 
 def _is_own_rollback(file: Path, label: str, field: str, database_size: int) -> bool:
@@ -179,17 +179,17 @@ def _is_own_rollback(file: Path, label: str, field: str, database_size: int) -> 
     return has_one_page and not any(content[_PAGES]) and not content.endswith(_ROLLBACK_MAGIC)
 
 
-def _lstat(path: Path) -> os.stat_result | None:
+def _lstat(path: str) -> os.stat_result | None:
     """Return the status of the path itself, or None if nothing exists there.
 
     Raises InvalidValue if it cannot be read.
     """
     try:
-        return path.lstat()
+        return os.lstat(path)
     except OSError as problem:
         if problem.errno in (errno.ENOENT, errno.ENOTDIR):
             return None
-        raise InvalidValue("working_dir", str(path), f"a path that can be examined ({problem.strerror})") from None
+        raise InvalidValue("working_dir", path, f"a path that can be examined ({problem.strerror})") from None
 
 
 def _kind(status: os.stat_result) -> str:

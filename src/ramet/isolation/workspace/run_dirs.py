@@ -18,6 +18,7 @@ import stat
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
@@ -69,12 +70,31 @@ class RunFolder:
     def __init__(self, path: Path, clock: Clock) -> None:
         self.path, self._clock = path, clock
         self.id = path.name  #: of the run
-        #: The run's own folder; its mode is 0700, and the starter of the run sets its owner.
-        self.workspace = path / "workspace"
-        self.artifacts = path / "artifacts"  #: copies of files that the run left; missing before the first copy
-        self.ports = path / "ports"  #: sockets that lead to ports of the run; it exists while the run serves
-        self.stdout = path / "stdout.log"  #: the run's output, from its first execution on
-        self.stderr = path / "stderr.log"  #: its error output, likewise
+
+    @cached_property
+    def workspace(self) -> Path:
+        """The run's own folder; its mode is 0700, and the starter of the run sets its owner."""
+        return self.path / "workspace"
+
+    @cached_property
+    def artifacts(self) -> Path:
+        """Copies of files that the run left; missing before the first copy."""
+        return self.path / "artifacts"
+
+    @cached_property
+    def ports(self) -> Path:
+        """Sockets that lead to ports of the run; it exists while the run serves."""
+        return self.path / "ports"
+
+    @cached_property
+    def stdout(self) -> Path:
+        """The run's output, from its first execution on."""
+        return self.path / "stdout.log"
+
+    @cached_property
+    def stderr(self) -> Path:
+        """The run's error output, from its first execution on."""
+        return self.path / "stderr.log"
 
     def read_info(self) -> RunDirInfo:
         """Return the recorded information about the run. Raises Damaged if the file cannot be read."""

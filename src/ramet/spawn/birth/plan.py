@@ -15,6 +15,7 @@ from langchain_core.messages import BaseMessage, SystemMessage
 from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
 from ramet.agent.definition import as_agent as as_agent
+from ramet.agent.loop import MAX_TURNS
 from ramet.agent.toolset import Toolset, resolve_tools
 from ramet.core.budget import NO_LIMITS, RESOURCES, Limits
 from ramet.core.errors import InvalidValue, SpawnRefused, Unknown
@@ -159,7 +160,8 @@ def plan_root(
         decision=decision,
     )
     plan = _with_rights(plan, None, services)
-    return dataclasses.replace(plan, agent=agent.replace(limits=plan.limits))
+    bounded = agent.replace(limits=plan.limits, max_turns=agent.max_turns or MAX_TURNS)
+    return dataclasses.replace(plan, agent=bounded)
 
 
 def _with_rights(plan: Plan, parent: Run | None, services: TreePorts) -> Plan:

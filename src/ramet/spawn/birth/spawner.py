@@ -16,7 +16,6 @@ from langchain_core.messages import BaseMessage, HumanMessage
 
 from ramet.agent import context as conversation
 from ramet.agent.definition import Agent
-from ramet.agent.loop import MAX_TURNS
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.slots import Slot
 from ramet.core.budget import Amount, Budget, Limits
@@ -180,7 +179,7 @@ class Spawner:
         self, agent: Agent, decided: DecidedRequest, limits: Limits, tools: Sequence[BaseTool], cwd: pathlib.Path
     ) -> Plan:
         return plan_root(
-            agent.replace(max_turns=agent.max_turns or MAX_TURNS),
+            agent,
             decided.request,
             limits,
             self._services,
