@@ -6,6 +6,7 @@ import json
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from itertools import filterfalse
 from typing import Any
 
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage, ToolCall, ToolMessage
@@ -157,7 +158,7 @@ def build_request(context: ToolUseContext) -> ModelRequest:
 
 def conversation(context: ToolUseContext) -> list[BaseMessage]:
     """Return the messages for the model: all except empty replies, which no provider accepts."""
-    return [*context.system_messages, *(message for message in context.history if not is_silent(message))]
+    return [*context.system_messages, *filterfalse(is_silent, context.history)]
 
 
 async def _compact_after_overflow(params: QueryParams, error: ModelFailed) -> bool:

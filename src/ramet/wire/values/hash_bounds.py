@@ -46,9 +46,18 @@ def can_be_hashed(data: Any, keys: Keys | None = None) -> bool:
 
     `keys` counts them together with those of other data.
     """
+    if not _has_large_part(data):
+        return True
     count = _Count(Keys() if keys is None else keys)
     count.hashes(data)
     return count.is_bounded
+
+
+def _has_large_part(value: Any) -> bool:
+    """Return whether a list or mapping in the value has so many entries that `_Count` would look at their hashes."""
+    if isinstance(value, dict):
+        return len(value) > _FAST_COUNT or any(map(_has_large_part, value.values()))
+    return isinstance(value, list) and (len(value) > _FAST_COUNT or any(map(_has_large_part, value)))
 
 
 class _Count:
