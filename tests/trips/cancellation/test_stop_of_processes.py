@@ -37,7 +37,7 @@ async def test_cancel_ends_a_tool_process_and_does_not_name_it() -> None:
 
         receipt = await session.cancel("enough")
 
-        assert (receipt.left, marked_processes()) == ((), [])
+        assert (receipt.left, marked_processes(session)) == ((), [])
         assert (await turn).status is Status.CANCELLED
 
 

@@ -10,6 +10,7 @@ import pathlib
 import signal
 import threading
 import time
+import zlib
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
@@ -28,22 +29,26 @@ from tests.support.waiting import alive, eventually
 from tests.trips.kits.sessions import of_kind, session_events, specialist_call
 from tests.trips.recovery.test_resume import lost_runtime
 
-MARK = "ramet-stuck-1"
 PR_SET_NAME = 15
+
+
+def mark_of(folder: pathlib.Path) -> str:
+    """Return the name of the processes that work in a folder, which no other session on this machine has."""
+    return f"stuck-{zlib.crc32(bytes(folder)):08x}"
 
 
 def begin(name: str = "begun") -> None:
     """Mark the tool as active: its process and its forks are found by this name."""
-    ctypes.CDLL(None).prctl(PR_SET_NAME, MARK.encode(), 0, 0, 0)
+    ctypes.CDLL(None).prctl(PR_SET_NAME, mark_of(pathlib.Path.home()).encode(), 0, 0, 0)
     (pathlib.Path.home() / name).touch()
 
 
-def marked_processes() -> list[str]:
-    """Return the processes of this machine that a stuck tool left."""
-    names = []
+def marked_processes(session: Session) -> list[str]:
+    """Return the processes that a stuck tool of the session's root left."""
+    names, mark = [], mark_of(workspace_of(session))
     for each in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if (each / "comm").read_text().strip() == MARK and alive(int(each.name)):
+            if (each / "comm").read_text().strip() == mark and alive(int(each.name)):
                 names.append(each.name)
     return names
 
@@ -106,11 +111,11 @@ async def test_cancel_ends_a_tool_process_in_any_state(stuck: Callable[[], str])
     async with session_with_tool_processes([StructuredTool.from_function(stuck)], Call(stuck.__name__)) as session:
         turn = asyncio.create_task(session.ask("Go."))
         await eventually((workspace_of(session) / "begun").exists)
-        assert marked_processes(), "it is at work, and can be seen"
+        assert marked_processes(session), "it is at work, and can be seen"
 
         receipt = await session.cancel("enough")
 
-        assert (receipt.left, marked_processes()) == ((), [])
+        assert (receipt.left, marked_processes(session)) == ((), [])
         assert (await turn).status is Status.CANCELLED
 
 
@@ -123,7 +128,7 @@ async def test_an_interrupt_ends_the_call_and_the_agent_continues() -> None:
         await session.interrupt()
         await turn
 
-        assert marked_processes() == []
+        assert marked_processes(session) == []
         assert (await session.ask("Again.")).status is Status.COMPLETED
         assert results(session)[-1].content == "3"
 
@@ -135,7 +140,7 @@ async def test_a_timeout_ends_its_call_and_not_a_parallel_one() -> None:
     async with session_with_tool_processes([slow, quick], [Call("in_c"), Call("plus", {"a": 1, "b": 2})]) as session:
         result = await session.ask("Go.")
 
-        assert (result.status, marked_processes()) == (Status.COMPLETED, [])
+        assert (result.status, marked_processes(session)) == (Status.COMPLETED, [])
         late, other = results(session)
         assert (late.status, late.content) == ("error", "in_c did not finish within 3 s and was stopped.")
         assert (other.status, other.content) == ("success", "3")
@@ -484,4 +489,4 @@ async def test_a_resumed_session_keeps_tools_in_processes(tmp_path: pathlib.Path
         receipt = await session.cancel()
 
         assert "cut off" in str(results(session)[0].content)
-        assert (receipt.left, marked_processes()) == ((), [])
+        assert (receipt.left, marked_processes(session)) == ((), [])
