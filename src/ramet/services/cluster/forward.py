@@ -1,7 +1,8 @@
 """Forwarding of a request to another kernel, and of its answer: unchanged, piece by piece, and once.
 
-Status, headers and bodies are unchanged. A client that leaves ends the request at the other kernel. A lost kernel ends
-its answers in the middle, like a lost connection.
+Status, headers and bodies are unchanged. A client that leaves ends the request at the other kernel. A small answer is
+received whole before any of it is passed on: one of which a part is missing is no answer. A lost kernel ends its larger
+answers and its streams in the middle, like a lost connection.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("ramet.serve")
 CONNECT_S, ASK_S = 2.0, 10.0
 KEPT_BYTES: Final = 16 * 1024 * 1024
+WHOLE_BYTES: Final = 64 * 1024  #: an answer of this length or less is received whole; a stream states no length
 #: Shorter than the keep-alive time of a server: no request is sent on a connection that the server closes.
 _IDLE_S: Final = 20.0
 #: Headers of a single connection, which are not forwarded.
@@ -188,12 +190,24 @@ class Forwarder:
 
     async def _send(self, request: Any, kernel: str, address: str) -> ForwardedResponse:
         try:
-            response = await self._transport(address).handle_async_request(request)
+            response = await self._whole_if_small(await self._transport(address).handle_async_request(request))
         except (self._httpx.ConnectError, self._httpx.ConnectTimeout, self._httpx.PoolTimeout) as problem:
             raise Unreachable(str(problem) or "it does not answer", was_sent=False) from None
         except self.transport_error as problem:
             raise Unreachable(str(problem) or type(problem).__name__, was_sent=True) from None
         return ForwardedResponse(response, kernel, self)
+
+    async def _whole_if_small(self, response: Any) -> Any:
+        """Return the answer with its body, if it is small. Raises an error of the transport if the body breaks off."""
+        length = response.headers.get("content-length", "")
+        if not length.isdecimal() or not 0 < int(length) <= WHOLE_BYTES:
+            return response
+        try:
+            body = b"".join([piece async for piece in response.stream])
+        finally:
+            await response.aclose()
+        stream = self._httpx.ByteStream(body)
+        return self._httpx.Response(response.status_code, headers=response.headers.raw, stream=stream)
 
     def _url(self, address: str, target: bytes) -> Any:
         base = self._httpx.URL("http://ramet" if address.startswith("/") else address)
