@@ -360,7 +360,7 @@ MUTANTS = (
     Mutant("rollback journals that name a file", "disk/state_folder.py",
            " and not content.endswith(_ROLLBACK_MAGIC)\n", "\n", tests=COMMANDS),
     Mutant("rollback journals of a stranger", "disk/state_folder.py",
-           '        if suffix == "-journal" and not _is_own_rollback(file, name, field, database_size):\n',
+           '        if suffix == "-journal" and not _is_own_rollback(Path(file), name, field, database_size):\n',
            "        if False:\n", tests=COMMANDS),
     # ---- the work of checks
     Mutant("steps of a check", "agent/schemas/work_budget.py",
