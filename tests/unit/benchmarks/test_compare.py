@@ -1,4 +1,4 @@
-"""This tree and a commit are measured in turn, and compared within each round."""
+"""Comparison of this tree and a commit: both are measured in turn, and compared within each round."""
 
 from __future__ import annotations
 
@@ -66,8 +66,10 @@ def test_a_failed_round_is_named_and_the_rest_goes_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("revision", ["no-such-branch", "--all", "HEAD:README.md", ""])
-def test_what_is_no_commit_is_refused_in_one_line(revision: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also what looks like an option of git."""
+def test_a_revision_that_does_not_exist_is_refused_in_one_line(
+    revision: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Text that looks like an option of git is no commit either."""
     with pytest.raises(RuntimeError, match="is no commit of this repository"):
         checkout_of(revision)
     if revision and not revision.startswith("-"):
@@ -76,5 +78,5 @@ def test_what_is_no_commit_is_refused_in_one_line(revision: str, capsys: pytest.
 
 
 def test_the_default_measurements_exist() -> None:
-    """Their names are those of the catalogue."""
+    """The names of the default measurements are those of the catalogue."""
     assert len(named(DEFAULT_NAMES)) == len(DEFAULT_NAMES)

@@ -25,7 +25,7 @@ async def test_each_step_is_taken_in_each_run() -> None:
 
 
 def test_a_step_that_is_no_more_is_an_error() -> None:
-    """And the steps before it are left as they were."""
+    """Steps before the missing one are left as they were."""
     before = BwrapBackend.start
     steps = (("start", "ramet.isolation.bwrap:BwrapBackend.start"), ("gone", "ramet.isolation.bwrap:Gone.start"))
     with mock.patch.object(timeline, "STEPS", steps), pytest.raises(AttributeError, match="Gone"):
@@ -34,7 +34,7 @@ def test_a_step_that_is_no_more_is_an_error() -> None:
 
 
 async def test_the_processor_time_of_a_step_is_that_of_its_own_coroutine() -> None:
-    """What runs while it waits is not counted, and errors and values pass through it."""
+    """Work of others while the step waits is not counted, and errors and values pass through the step."""
     line = TimeLine()
 
     def spin(seconds: float = 0.02) -> None:

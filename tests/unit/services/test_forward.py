@@ -59,7 +59,7 @@ async def forwarder() -> AsyncGenerator[Forwarder]:
 
 @pytest.mark.parametrize("sent", [0, 1, 99])
 async def test_a_small_answer_that_breaks_off_is_no_answer(forwarder: Forwarder, sent: int) -> None:
-    """Its kernel was killed behind the headers. The client is told that (502), and does not get a part of an answer."""
+    """A kernel was killed behind the headers: the client is told that (502), and does not get a part of an answer."""
     async with answering(HEAD.format(100), b"x" * sent, ends=True) as address:
         with pytest.raises(Unreachable) as caught:
             await ask(forwarder, address)

@@ -1,4 +1,4 @@
-"""Which tools another process can rebuild from their names, and which are sent to it."""
+"""Tools that another process can rebuild from their names, and tools that are sent to it."""
 
 import re
 
@@ -21,7 +21,7 @@ def test_all_tools_of_ramet_and_no_others_are_builtin() -> None:
 
 
 def test_the_schema_that_a_model_sees_has_no_fields_of_the_tool_itself() -> None:
-    """What a tool stores for its calls, such as its function, is neither in its schema nor in what is logged of it."""
+    """Fields that a tool needs for its calls, such as its function, are neither in its schema nor in the log."""
     tool = builtin_tools({})["TaskStop"]
     assert sorted(tool.args) == ["reason", "task_id"]
     assert not re.search("function|arguments_class", str(tool.model_dump(mode="json")))

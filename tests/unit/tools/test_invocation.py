@@ -274,7 +274,7 @@ async def test_a_listener_of_the_program_hears_each_call(called_by_langchain: li
 
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_tool_cannot_change_the_context_of_its_run(is_async: bool) -> None:
-    """Its context variables are those of the run at first; what it sets ends with the call."""
+    """Context variables of a tool are those of the run at first; a value that the tool sets ends with the call."""
     seen: list[int] = []
 
     def count() -> str:
@@ -319,7 +319,7 @@ async def test_a_tool_begins_only_after_its_check(listens: bool) -> None:
 
 
 def test_the_arguments_of_a_call_are_not_changed() -> None:
-    """They are on record; LangChain writes the call's id into its own copy."""
+    """Arguments are on record; LangChain writes the call's id into its own copy."""
     own = StructuredTool.from_function(injected, name="answer")
     arguments = {"question": "why"}
     assert invoke(own, call_of(arguments)).content == "why call-1"
@@ -327,7 +327,7 @@ def test_the_arguments_of_a_call_are_not_changed() -> None:
 
 
 def test_a_class_of_its_own_is_called_by_langchain() -> None:
-    """Its methods may do more than call the function."""
+    """Methods of such a class may do more than call the function."""
 
     class Loud(StructuredTool):
         def _run(self, *args: Any, config: RunnableConfig, **options: Any) -> Any:

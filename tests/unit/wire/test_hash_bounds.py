@@ -37,7 +37,7 @@ def test_the_numbers_of_several_data_are_counted_together() -> None:
 
 @given(JSON)
 def test_small_values_have_the_same_outcome_as_with_a_look_at_their_hashes(data: Any) -> None:
-    """What the quick look accepts, the whole look accepts, too."""
+    """The quick look accepts only what the whole look accepts."""
     count = hash_bounds._Count(Keys())
     count.hashes(data)
     assert can_be_hashed(data) is count.is_bounded
