@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -74,6 +75,17 @@ class Undecided(MemoryStore):
             return await super().put(kind, key, data, expected=expected)
         except Conflict:
             return await super().put(kind, key, data)
+
+
+class Dawdling(MemoryStore):
+    """Store that begins to write a document some turns of the event loop after the call."""
+
+    async def put(
+        self, kind: str, key: str, data: bytes, *, expected: int | None = None, tree: str | None = None
+    ) -> Document:
+        for _ in range(5):
+            await asyncio.sleep(0)
+        return await super().put(kind, key, data, expected=expected, tree=tree)
 
 
 class Wild(MemoryStore):

@@ -53,6 +53,7 @@ def test_the_suite_needs_no_test_framework() -> None:
         ("Impatient", "an_unknown_ticket_is_refused"),
         ("Undecided", "one_claim_wins"),
         ("Undecided", "a_write_over_another_version_conflicts"),
+        ("Dawdling", "no_entry_precedes_a_document_whose_writing_began"),
         ("Wild", "documents_are_listed"),
         ("Piecemeal", "all_or_nothing"),
         ("Piecemeal", "one_atomic_write_wins"),

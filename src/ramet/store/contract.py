@@ -163,6 +163,9 @@ class Store(Protocol):
     ) -> Document:
         """Write a document; it and all earlier appends are durable when this returns.
 
+        An entry that is appended once the call has begun is not durable before the document, unless the call is
+        refused.
+
         `expected` is the version that the document must have, 0 if it must not exist. Otherwise Conflict is raised and
         nothing changes. None writes in any case. With a `tree` the document is written by the tree's owner, like an
         event. Raises OwnedElsewhere, and changes nothing, if another kernel owns the tree.

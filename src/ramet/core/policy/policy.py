@@ -38,8 +38,10 @@ class Isolation(StrEnum):
     @property
     def rank(self) -> int:
         """The strength of the level as a number; greater is stronger."""
-        return list(Isolation).index(self)
+        return _RANKS[self]
 
+
+_RANKS = {level: rank for rank, level in enumerate(Isolation)}
 
 Network = Literal["disabled", "allow_list"]
 T = TypeVar("T")

@@ -209,7 +209,10 @@ class Journal:
 
     async def close_tree(self, root: str, now: datetime) -> None:
         """Mark a tree as over and release its ownership: there is nothing to resume. Raises OwnedElsewhere."""
-        await change_tree(self.store, root, as_owner=True, over=True, ended=now)
+        registered, page = None, self._pages.get(root)
+        if page is not None:
+            registered, page.registered = page.registered, None
+        await change_tree(self.store, root, as_owner=True, known=registered, over=True, ended=now)
         await self.store.release(root)
 
     async def reopen_tree(self, root: str) -> bool:
@@ -234,17 +237,22 @@ def tree_document(tree: Document, location: str = "the journal") -> dict[str, An
         raise DamagedTree(tree.key, location, f"its document is damaged ({problem})") from None
 
 
-async def change_tree(store: Store, root: str, *, as_owner: bool = False, **facts: Any) -> bool:
+async def change_tree(
+    store: Store, root: str, *, as_owner: bool = False, known: Document | None = None, **facts: Any
+) -> bool:
     """Write facts into a tree's document, safe against concurrent writers; return False if there is no document.
 
-    With `as_owner` only while this kernel owns the tree. Raises OwnedElsewhere.
+    With `as_owner` only while this kernel owns the tree. `known` is a version of the document: it is not read then,
+    unless somebody has changed it since. Raises OwnedElsewhere.
     """
-    while (document := await store.get(TREES, root)) is not None:
+    document = known or await store.get(TREES, root)
+    while document is not None:
         new_facts = {**msgspec.json.decode(document.data), **facts}
         with contextlib.suppress(Conflict):
             tree = root if as_owner else None
             await store.put(TREES, root, msgspec.json.encode(new_facts), expected=document.version, tree=tree)
             return True
+        document = await store.get(TREES, root)
     return False
 
 
@@ -255,7 +263,8 @@ class TreeJournal:
         self, journal: Journal, publish: Callable[[Event], None], about: Callable[[], Mapping[str, Any]]
     ) -> None:
         self._journal, self._publish, self._about = journal, publish, about
-        self.is_known = False  #: the store has the tree's document
+        self.is_known = False  #: the store has the tree's document, or writes it before the events
+        self.registered: Document | None = None  #: the tree's document, as this kernel wrote it first
         self._root = ""
         self._unregistered_entries: list[Entry] = []  #: from before the store was open, and had the tree's document
         self._waiting_entries: deque[tuple[int, Event | DurableCallback]] = (
@@ -348,14 +357,20 @@ class TreeJournal:
         return self._registering
 
     async def _register_tree(self) -> None:
-        """Register the tree in the store, so that other processes find it; then write the events of the tree."""
+        """Register the tree in the store, so that other processes find it, and write the events of the tree.
+
+        No event is durable before the tree's document: the store writes in the order of the calls. So one commit is
+        enough for both.
+        """
         try:
             facts = msgspec.json.encode(self._about())
-            await self._journal.store.put(TREES, self._root, facts, tree=self._root)
+            writing = asyncio.ensure_future(self._journal.store.put(TREES, self._root, facts, tree=self._root))
+            await asyncio.sleep(0)  # The call has begun.
+            self.is_known = True
+            self._flush_early()
+            self.registered = await writing
         except RametError as error:
-            return self._fail(error)
-        self.is_known = True
-        self._flush_early()
+            self._fail(error)
 
     async def _flush_for_callbacks(self) -> None:
         """Have the events written at once while callbacks wait for them."""

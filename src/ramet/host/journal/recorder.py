@@ -274,11 +274,10 @@ class _Transcripts:
             return
         file = self._folder / f"{path}.jsonl"
         try:
-            if not self._is_made:
-                with open_folder(self._folder, make=True):
-                    write_gitignore(self._folder.parent)
-                self._is_made = True
             with open_folder(file.parent, make=True) as folder:
+                if not self._is_made:
+                    write_gitignore(self._folder.parent)
+                    self._is_made = True
                 descriptor = os.open(file.name, _APPEND, 0o600, dir_fd=folder)  # It holds private text of agents.
             with open(descriptor, "ab") as transcript:  # noqa: PTH123 - a descriptor
                 transcript.write(b"\n".join(lines) + b"\n")

@@ -46,6 +46,17 @@ async def a_write_over_another_version_conflicts(fixture: StoreFixture) -> None:
         expect(await store.get("kind", "key") == two, "a conflict changes nothing")
 
 
+async def no_entry_precedes_a_document_whose_writing_began(fixture: StoreFixture) -> None:
+    """Check that an entry is not durable before a document, if it was appended once the write had begun."""
+    async with fixture.open() as store:
+        for number in range(20):
+            writing = asyncio.ensure_future(store.put("kind", str(number), b"first"))
+            await asyncio.sleep(0)  # The call has begun.
+            await store.durable(store.append(entry(number + 1)))
+            expect(await store.get("kind", str(number)) is not None, "the document is durable with the entry")
+            expect((await writing).version == 1, "put returns the written document")
+
+
 async def one_claim_wins(fixture: StoreFixture) -> None:
     """Check that exactly one of many concurrent claims of a document wins, and the others learn its version."""
     async with fixture.open() as store:
