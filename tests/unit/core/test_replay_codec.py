@@ -6,6 +6,8 @@ from typing import Any, get_args
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ramet.core.errors import InvalidValue
 from ramet.core.events import (
@@ -18,6 +20,7 @@ from ramet.core.events import (
     ModelAsked,
     ModelCharged,
     Notice,
+    RunEnded,
     RunResumed,
     RunRetried,
     RunSpawned,
@@ -29,7 +32,7 @@ from ramet.core.events import (
     decode,
     encode,
 )
-from ramet.core.outcome import Usage
+from ramet.core.outcome import Result, Status, Usage
 from ramet.core.replay import codec
 from ramet.core.replay.replay import CLOSED, OPEN, SPENT, TreeReplay
 
@@ -107,6 +110,87 @@ def test_a_partial_decode_replays_like_whole_events(upto: int) -> None:
         assert (one.usage, one.subtree, one.steps) == (other.usage, other.subtree, other.steps)
         assert one.started_calls.keys() == other.started_calls.keys()
         assert one.unread_mail() == other.unread_mail()
+
+
+def step(run: dict[str, Any], number: int) -> str:
+    return f"{run['run']}:{number}"
+
+
+#: Events of two runs, with few calls and steps, so that they often concern each other.
+ANY_EVENTS = st.lists(
+    st.one_of(
+        *(
+            st.builds(
+                make,
+                st.sampled_from([STAMP, CHILD]),
+                st.integers(0, 2),
+                st.sampled_from([None, Usage(model_calls=1, usd=0.1), Usage(output_tokens=7, usd=0.7)]),
+            )
+            for make in (
+                lambda run, n, _: TurnStarted(**run, turn=n),
+                lambda run, n, _: TurnEnded(**run, turn=n, status="completed"),
+                lambda run, n, _: RunResumed(**run, turn=n),
+                lambda run, n, _: RunRetried(**run, attempt=n, status="lost"),
+                lambda run, n, _: RunEnded(**run, result=Result(status=Status.COMPLETED, value=n)),
+                lambda run, n, _: ModelAsked(**run, step_id=step(run, n), model="scripted", reserved_tokens=10),
+                lambda run, n, usage: ModelCharged(**run, step_id=step(run, n), usage=usage or Usage(), told=n),
+                lambda run, n, usage: MessageRecorded(
+                    **run,
+                    message={"type": "ai", "content": "é", "tool_calls": CALLS[:n]},
+                    step_id=step(run, n) if n else None,
+                    usage=usage,
+                ),
+                lambda run, n, _: MessageRecorded(
+                    **run, message={"type": "tool", "tool_call_id": f"call-{n}"}, call_id=f"call-{n}" if n else None
+                ),
+                lambda run, n, _: MessageRecorded(**run, message={"type": n or "human", "tool_call_id": n}, told=n),
+                lambda run, n, _: ToolStarted(**run, tool="Read", step_id=step(run, n), call_id=f"call-{n}"),
+                lambda run, n, _: ToolEnded(**run, tool="Read", status="ok", call_id=f"call-{n}", preview="…", told=n),
+                lambda run, n, _: MailPushed(**run, mail_id=f"mail-{n}", sender="main", kind="user", text="More."),
+                lambda run, n, _: MailDelivered(**run, mail_id=f"mail-{n}", sender="main", kind="user"),
+            )
+        )
+    ),
+    max_size=20,
+)
+JOURNALS = st.builds(
+    lambda before, shared, after: [
+        EVENTS[0],
+        *before,
+        RunSpawned(**CHILD, name="child", parent_call="call-1", birth={"shared": shared, "persistent": True}),
+        *after,
+    ],
+    ANY_EVENTS,
+    st.integers(0, 3),
+    ANY_EVENTS,
+)
+
+
+@given(JOURNALS)
+def test_any_journal_replays_alike_from_partly_decoded_events(events: list[Event]) -> None:
+    """Every field of every run is equal, and so are the moves of the budget."""
+    whole = TreeReplay().apply_all(msgspec.structs.replace(each, seq=seq) for seq, each in enumerate(events, 1))
+    partly = replay_as_stored(events)
+
+    assert (partly.seq, partly.ledger, [*partly.runs]) == (whole.seq, whole.ledger, [*whole.runs])
+    for one, other in zip(whole.runs.values(), partly.runs.values(), strict=True):
+        assert one.messages == other.messages
+        assert [(each.kind, each.call_id) for each in one.conversation] == [
+            (each.kind, each.call_id) for each in other.conversation
+        ]
+        assert {**vars(one), "conversation": None} == {**vars(other), "conversation": None}
+
+
+@given(JOURNALS)
+def test_usage_is_the_sum_of_the_moves(events: list[Event]) -> None:
+    """What the moves of a run's budget charge is what the run has used, apart from the spawn of its child."""
+    replay = replay_as_stored(events)
+
+    for run in replay.runs.values():
+        moves = [move.usage for move in replay.ledger if move.run == run.id]
+        assert sum(move.tokens for move in moves) == run.usage.tokens
+        assert sum(move.tool_calls for move in moves) == run.usage.tool_calls
+        assert sum(move.usd for move in moves) == pytest.approx(run.usage.usd)
 
 
 def test_answers_are_ordered_by_their_calls() -> None:

@@ -6,14 +6,15 @@ of a run that no caller asks for: each message is decoded on demand.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Union, get_args
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct, field
 
 from ramet.core import events
 from ramet.core.errors import InvalidValue
-from ramet.core.events import AnyEvent, Event, MessageRecorded
+from ramet.core.events import AnyEvent, Event, MessageRecorded, ToolEnded
 from ramet.core.outcome import Usage
 
 #: Types of events that do not affect a replay.
@@ -36,36 +37,37 @@ IGNORED_TAGS = frozenset(
 )
 
 
-class ReplayMessage(Event, frozen=True, kw_only=True, tag="message_recorded"):
-    """A `MessageRecorded` event as a replay reads it."""
-
-    message: Raw
-    step_id: str | None = None
-    usage: Usage | None = None
-    exhausted: str = ""
-
-
 class StoredMessage(Struct):
-    """A message of a conversation, as it is recorded."""
+    """A message of a conversation, as it is recorded.
 
-    kind: str  #: human | ai | system | tool
-    call_id: str | None  #: the call that the message answers
-    content: Raw | dict[str, Any]
-    _call_positions: dict[str | None, int] | None = None
+    Only the two fields that decide where the message belongs are decoded from its JSON; `accept` sets the others.
+    """
+
+    kind: Any = field(name="type", default=None)  #: human | ai | system | tool; a str after `accept`
+    call_id: Any = field(name="tool_call_id", default=None)  #: the call that the message answers: a str or None
+    source: Any = field(name="ramet:source", default=b"")  #: the message as data, or the line of its event
+    _call_positions: Any = field(name="ramet:call_positions", default=None)
+
+    def accept(self, source: bytes | dict[str, Any]) -> None:
+        """Set where the message is, and make both fields text: another writer may have written other values there."""
+        self.source, self._call_positions = source, None
+        if type(self.kind) is not str:
+            self.kind = str(self.kind)
+        if self.call_id is not None and type(self.call_id) is not str:
+            self.call_id = str(self.call_id)
 
     @property
     def data(self) -> dict[str, Any]:
-        """The message as plain data (`ramet.models.messages`).
+        """The message as plain data (`ramet.models.messages`), decoded on each access.
 
         Raises InvalidValue if the message is not a JSON object.
         """
-        if isinstance(self.content, dict):
-            return self.content
+        if isinstance(self.source, dict):
+            return self.source
         try:
-            data: dict[str, Any] = msgspec.json.decode(self.content)
+            return _body_decoder.decode(self.source).message
         except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-            raise _invalid_message(self.content, problem) from None
-        return data
+            raise InvalidValue("message", self.source[:200], f"a message in JSON ({problem})") from None
 
     @property
     def call_positions(self) -> dict[str | None, int]:
@@ -74,36 +76,56 @@ class StoredMessage(Struct):
             reply = self.data
             calls = [*(reply.get("tool_calls") or ()), *(reply.get("invalid_tool_calls") or ())]
             self._call_positions = {call.get("id"): index for index, call in enumerate(calls)}
-        return self._call_positions
+        positions: dict[str | None, int] = self._call_positions
+        return positions
 
 
-class _Head(Struct):
-    """The fields that decide where a message belongs."""
+class ReplayEvent(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """The fields of a frequent event that a replay reads; the others are skipped, not decoded."""
 
-    type: Any = None
-    tool_call_id: Any = None
+    run: str
+    call_id: str | None = None
+    seq: int = 0
+    at: datetime | None = None
+    told: int = 0
 
 
-_head_decoder = msgspec.json.Decoder(_Head)
+class ReplayMessage(ReplayEvent, frozen=True, kw_only=True, tag="message_recorded"):
+    """A `MessageRecorded` event as a replay reads it."""
+
+    message: StoredMessage
+    step_id: str | None = None
+    usage: Usage | None = None
+    exhausted: str = ""
+
+
+class ReplayToolEnd(ReplayEvent, frozen=True, kw_only=True, tag="tool_ended"):
+    """A `ToolEnded` event as a replay reads it."""
+
+
+class _Body(Struct):
+    """The message of a recorded event."""
+
+    message: dict[str, Any]
+
+
+_body_decoder = msgspec.json.Decoder(_Body)
 _event_decoder = msgspec.json.Decoder(
-    Union[(ReplayMessage, *(each for each in get_args(AnyEvent) if each is not MessageRecorded))]
+    Union[
+        (
+            ReplayMessage,
+            ReplayToolEnd,
+            *(each for each in get_args(AnyEvent) if each not in (MessageRecorded, ToolEnded)),
+        )
+    ]
 )
 
 
-def parse_stored_message(message: Raw | dict[str, Any]) -> StoredMessage:
-    """Convert a message to the form that a replay stores.
-
-    Raises InvalidValue if raw bytes are not a JSON object.
-    """
-    if isinstance(message, dict):
-        kind, call_id = message.get("type"), message.get("tool_call_id")
-    else:
-        try:
-            head = _head_decoder.decode(message)
-        except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
-            raise _invalid_message(message, problem) from None
-        kind, call_id = head.type, head.tool_call_id
-    return StoredMessage(str(kind), None if call_id is None else str(call_id), message)
+def parse_stored_message(message: dict[str, Any]) -> StoredMessage:
+    """Convert a message to the form that a replay stores."""
+    stored = StoredMessage(message.get("type"), message.get("tool_call_id"))
+    stored.accept(message)
+    return stored
 
 
 def insert_tool_result(conversation: list[StoredMessage], answer: StoredMessage) -> int:
@@ -125,17 +147,15 @@ def insert_tool_result(conversation: list[StoredMessage], answer: StoredMessage)
     return at
 
 
-def decode(line: bytes) -> Event:
+def decode(line: bytes) -> Event | ReplayEvent:
     """Decode the event of one line, as far as a replay needs it.
 
-    Raises InvalidValue if the line is not an event, as `events.decode` does.
+    Raises InvalidValue if the line is not an event.
     """
     try:
-        event: Event = _event_decoder.decode(line)
+        event: Event | ReplayEvent = _event_decoder.decode(line)
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise InvalidValue("event", line[:200], f"an event in JSON ({problem})") from None
+    if type(event) is ReplayMessage:
+        event.message.accept(line)
     return event
-
-
-def _invalid_message(message: Raw, problem: Exception) -> InvalidValue:
-    return InvalidValue("message", bytes(message)[:200], f"a message in JSON ({problem})")

@@ -8,7 +8,9 @@ order. The same events always lead to the same state.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
+
+from msgspec import Struct
 
 from ramet.core.budget import Amount
 from ramet.core.equal_mail import RecentMail, with_asker
@@ -39,16 +41,28 @@ from ramet.core.events import (
 )
 from ramet.core.outcome import NO_USAGE, Usage
 from ramet.core.policy import rights
-from ramet.core.replay.codec import ReplayMessage, insert_tool_result, parse_stored_message
+from ramet.core.replay.codec import (
+    ReplayEvent,
+    ReplayMessage,
+    ReplayToolEnd,
+    insert_tool_result,
+    parse_stored_message,
+)
 from ramet.core.replay.run_replay import ActiveTime, RunReplay, UnreadMail
 
 #: Events that only an active run causes. The kernel that reports them started or resumed the run's turn.
-EXECUTION_EVENTS = (MessageRecorded, ReplayMessage, ModelAsked, ToolStarted, ToolEnded, SandboxStarted)
+EXECUTION_EVENTS = frozenset(
+    {MessageRecorded, ReplayMessage, ModelAsked, ToolStarted, ToolEnded, ReplayToolEnd, SandboxStarted}
+)
 OPEN, SPENT, CLOSED = "open", "spent", "closed"
+ONE_TOOL_CALL = Usage(tool_calls=1)
 
 
-class LedgerEntry(NamedTuple):
-    """A move of a budget: a scope opened or closed by a run's spawn or end, or usage by the run."""
+class LedgerEntry(Struct):
+    """A move of a budget: a scope opened or closed by a run's spawn or end, or usage by the run.
+
+    Consecutive usage of one run is one entry, whose usage grows.
+    """
 
     run: str
     kind: str
@@ -65,7 +79,7 @@ class TreeReplay:
         self.seq = 0
         self._runs_by_call: dict[tuple[str, str], RunReplay] = {}  #: runs by the calls, of runs, that wait for them
 
-    def apply_all(self, events: Iterable[Event]) -> TreeReplay:
+    def apply_all(self, events: Iterable[Event | ReplayEvent]) -> TreeReplay:
         """Apply events in order; return the replay itself."""
         for event in events:
             self.apply(event)
@@ -91,12 +105,13 @@ class TreeReplay:
         """Record the number of a skipped event: one of `ramet.core.replay.codec.IGNORED_TAGS`."""
         self.seq = max(self.seq, seq)
 
-    def apply(self, event: Event) -> None:
+    def apply(self, event: Event | ReplayEvent) -> None:
         """Apply one event.
 
         An event of a run whose spawn is not recorded is ignored.
         """
-        self.seq = max(self.seq, event.seq)
+        if event.seq > self.seq:
+            self.seq = event.seq
         if isinstance(event, RunSpawned):
             return self._apply_spawn(event)
         if isinstance(event, ClockStepped):  # Concerns all runs, whichever run noticed it first.
@@ -106,10 +121,11 @@ class TreeReplay:
         run = self.runs.get(event.run)
         if run is None:
             return
-        run.last_event_at = event.at or run.last_event_at
+        if event.at is not None:
+            run.last_event_at = event.at
         if event.told and not isinstance(event, MailDelivered | ModelCharged):  # These belong to the next event.
             run.recorded_reports = event.told
-        if isinstance(event, EXECUTION_EVENTS):
+        if type(event) in EXECUTION_EVENTS:
             run.active_time.observe(event.at)
         match event:
             case MessageRecorded() | ReplayMessage():
@@ -117,15 +133,16 @@ class TreeReplay:
             case ToolStarted():
                 if event.call_id is not None and event.call_id not in run.started_calls:
                     run.started_calls[event.call_id] = event
-                    self._spend(run, Usage(tool_calls=1))
-                run.steps = max(run.steps, _number(event.step_id))
-            case ToolEnded():
-                self._runs_by_call.pop((run.id, event.call_id or ""), None)
+                    self._spend(run, ONE_TOOL_CALL)
+                run.count_step(event.step_id)
+            case ToolEnded() | ReplayToolEnd():
+                if self._runs_by_call:
+                    self._runs_by_call.pop((run.id, event.call_id or ""), None)
                 if event.call_id is not None and event.call_id not in run.started_calls:
                     run.unstarted_calls.add(event.call_id)
             case ModelAsked():
                 run.model_requests[event.step_id] = event
-                run.steps = max(run.steps, _number(event.step_id))
+                run.count_step(event.step_id)
             case ModelCharged():
                 run.model_requests.pop(event.step_id, None)
                 self._spend(run, event.usage)
@@ -267,7 +284,7 @@ class TreeReplay:
         self.ledger.append(LedgerEntry(run.id, OPEN))
 
     def _apply_message(self, run: RunReplay, event: MessageRecorded | ReplayMessage) -> None:
-        message = parse_stored_message(event.message)
+        message = parse_stored_message(event.message) if isinstance(event.message, dict) else event.message
         run.is_briefed = True
         if run.is_retried:  # Not earlier: a process that ends before this point resumes with the failed attempt.
             del run.conversation[run.attempt_began_at :]
@@ -275,14 +292,15 @@ class TreeReplay:
             run.unstarted_calls.clear()
             run.is_retried, run.replies, run.objections = False, 0, 0
         if event.step_id is not None:
+            run.count_step(event.step_id)
             run.reply_step, run.exhausted_resource, run.replies = event.step_id, event.exhausted, run.replies + 1
             run.model_requests.pop(event.step_id, None)
-            run.steps = max(run.steps, _number(event.step_id))
         if event.usage is not None:
             self._spend(run, event.usage)
         if message.kind == "tool":
             call_id = event.call_id or str(message.call_id)
-            child = self._runs_by_call.pop((run.id, call_id), None)  # The call was cut off, or it would have ended.
+            # The call of such a child was cut off, or it would have ended.
+            child = self._runs_by_call.pop((run.id, call_id), None) if self._runs_by_call else None
             if child is not None:
                 child.reports_by_notice = not child.is_over and child.state != "stopping"
             run.started_calls.pop(call_id, None)
@@ -310,13 +328,15 @@ class TreeReplay:
             run.past_approvals.append(id)
 
     def _spend(self, run: RunReplay, usage: Usage, *, is_own: bool = True) -> None:
-        last = self.ledger[-1] if self.ledger else None
-        if last is not None and last.kind == SPENT and last.run == run.id:
-            self.ledger[-1] = LedgerEntry(run.id, SPENT, last.usage + usage)
-        else:
-            self.ledger.append(LedgerEntry(run.id, SPENT, usage))
+        last, before = self.ledger[-1], run.usage
         if is_own:
-            run.usage = run.usage + usage
+            run.usage = before + usage if before is not NO_USAGE else usage
+        if last.kind != SPENT or last.run != run.id:
+            self.ledger.append(LedgerEntry(run.id, SPENT, usage))
+        elif is_own and last.usage is before:  # No other run has spent anything: both are one sum.
+            last.usage = run.usage
+        else:
+            last.usage = last.usage + usage
         ancestor: RunReplay | None = run
         while ancestor is not None:
             if ancestor.subtree_usage is not None:
@@ -349,9 +369,3 @@ def _ports(policy: dict[str, Any]) -> dict[str, int]:
 def _first_remaining(messages: Sequence[int | dict[str, Any]], began_at: int) -> int:
     """Return the index, in the result of a compaction, of the first kept message from `began_at` on."""
     return next((at for at, each in enumerate(messages) if isinstance(each, int) and each >= began_at), len(messages))
-
-
-def _number(step_id: str) -> int:
-    """Return the number in a step id."""
-    tail = step_id.rpartition(":")[2]
-    return int(tail) if tail.isdecimal() else 0

@@ -174,6 +174,13 @@ class RunReplay:
             return "mail" if self.state == "idle" else "start"
         return "model" if self.model_requests else "tool" if self.started_calls else ""
 
+    def count_step(self, step_id: str) -> None:
+        """Note that a step was begun: its number is at the end of its id."""
+        if step_id != self.reply_step:  # Otherwise the reply of this step is counted.
+            tail = step_id.rpartition(":")[2]
+            if tail.isdecimal():
+                self.steps = max(self.steps, int(tail))
+
     def unread_mail(self) -> list[UnreadMail]:
         """Return mail that is still to be read.
 

@@ -17,32 +17,41 @@ from ramet.store.contract import Store, StoredEvent
 PAGE = 10_000  #: events that are read at once
 
 
+async def stored_pages(
+    store: Store, tree: str, *, run: str | None = None, after: int = 0, page: int = PAGE
+) -> AsyncGenerator[list[StoredEvent]]:
+    """Yield the events of a tree, or of one run of it, behind a cursor, in order, in lists of at most `page` events."""
+    more = True
+    while more:
+        stored = await store.read(after, tree=tree, run=run, limit=page)
+        yield stored
+        if more := len(stored) == page:
+            after = stored[-1].cursor
+
+
 async def stored_events(
     store: Store, tree: str, *, run: str | None = None, after: int = 0, page: int = PAGE
 ) -> AsyncGenerator[StoredEvent]:
     """Yield the events of a tree, or of one run of it, behind a cursor, in order; `page` of them are read at once."""
-    more = True
-    while more:
-        stored = await store.read(after, tree=tree, run=run, limit=page)
+    async for stored in stored_pages(store, tree, run=run, after=after, page=page):
         for each in stored:
             yield each
-        if more := len(stored) == page:
-            after = stored[-1].cursor
 
 
 async def replay_tree(store: Store, tree: str, *, at: int | None = None, page: int = PAGE) -> TreeReplay:
     """Return the recorded state of a tree, up to an event's number. Raises DamagedTree, also for a newer event."""
     replay = TreeReplay()
-    async for each in stored_events(store, tree, page=page):
-        if at is not None and each.seq > at:
-            continue
-        if each.type in codec.IGNORED_TAGS:
-            replay.skip(each.seq)
-            continue
-        try:
-            replay.apply(codec.decode(each.data))
-        except InvalidValue as problem:  # Messages are checked as they are replayed.
-            raise damage_error(store, each, problem) from None
+    async for stored in stored_pages(store, tree, page=page):
+        for each in stored:
+            if at is not None and each.seq > at:
+                continue
+            if each.type in codec.IGNORED_TAGS:
+                replay.skip(each.seq)
+                continue
+            try:
+                replay.apply(codec.decode(each.data))
+            except InvalidValue as problem:  # Messages are checked as they are replayed.
+                raise damage_error(store, each, problem) from None
     return replay
 
 
