@@ -54,14 +54,20 @@ class SqliteReader:
                 if tree is None or not is_damage(error):
                     raise
                 raise DamagedTree(tree, self._path, plain(error)) from None
+            runs, types = self._runs, self._types
             for cursor, number, seq, kind, data, checksum in page:
                 if type(number) is not int and tree is not None:
                     raise DamagedTree(tree, self._path, "it is not an event", cursor=cursor)
-                if (names := self._runs.get(number)) is None:
+                if (names := runs.get(number)) is None:
                     continue  # It was removed a moment ago.
                 if is_checked:
-                    self._check(names[0], cursor, number, seq, kind, data, checksum)
-                result.append(StoredEvent(cursor, *names, seq, self._types.get(kind, ""), data))
+                    if type(data) is not bytes or type(seq) is not int or kind not in types:
+                        raise DamagedTree(names[0], self._path, "it is not an event", cursor=cursor)
+                    # Events of version 1 have no checksum.
+                    if checksum is not None and checksum != checksum_of(cursor, number, seq, kind, data):
+                        reason = "its bytes differ from those that were written"
+                        raise DamagedTree(names[0], self._path, reason, cursor=cursor)
+                result.append(StoredEvent(cursor, *names, seq, types.get(kind, ""), data))
             if len(page) < page_limit:
                 break
             after = page[-1][0]
@@ -91,13 +97,6 @@ class SqliteReader:
     def close(self) -> None:
         """Close the connection."""
         self._connection.close()
-
-    def _check(self, tree: str, cursor: int, run: int, seq: int, kind: int, data: object, checksum: int | None) -> None:
-        """Raise DamagedTree if an event is not as it was written. Events of version 1 have no checksum."""
-        if type(data) is not bytes or type(seq) is not int or kind not in self._types:
-            raise DamagedTree(tree, self._path, "it is not an event", cursor=cursor)
-        if checksum is not None and checksum != checksum_of(cursor, run, seq, kind, data):
-            raise DamagedTree(tree, self._path, "its bytes differ from those that were written", cursor=cursor)
 
     def _learn(self, page: list[Any]) -> None:
         """Load the names of the runs and types on a page."""
