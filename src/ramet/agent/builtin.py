@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from ramet.agent.definition import Agent
 
 #: Tools that read and cannot write; without the Agent tool, so a reader cannot spawn an agent that writes.
@@ -37,6 +39,7 @@ step name the files as `path:line`, what changes there, and how one will know th
 and why you refused the alternatives, what could go wrong, and what you could not find out."""
 
 
+@cache
 def builtin_agents() -> tuple[Agent, ...]:
     """Return `general-purpose`, `explore` and `plan`; the last two have only reading tools."""
     return (

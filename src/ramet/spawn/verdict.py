@@ -12,7 +12,8 @@ from ramet.core.replay.run_replay import RunReplay
 from ramet.models.messages import decode
 from ramet.spawn.final_answer import answer
 from ramet.spawn.run import Run, TurnResult
-from ramet.tools.agents.task_result import find_declared_result
+from ramet.tools.agents.task_result import CONCLUSIONS, find_declared_result
+from ramet.tools.context import DeclaredResult
 
 
 def cancelled_result(run: Run, status: Status, reason: str, *, scope: str | None = None) -> TurnResult:
@@ -62,7 +63,7 @@ def recorded_verdict(run: Run, replay: RunReplay) -> TurnResult:
     """Return the result of a turn that ended in another process, as far as the record shows it."""
     status, text = Status(replay.turn_status), newest_text(_newest_first(run, replay)) or None
     if status is Status.COMPLETED:
-        is_text = run.agent.output is None and find_declared_result(_newest_reply(replay)) is None
+        is_text = run.agent.output is None and _declared_result(replay) is None
         return TurnResult(status, text if is_text else _value_of(run, text))
     return TurnResult(status, error=_error_of(run, replay, status), partial=text or "")
 
@@ -80,17 +81,15 @@ def _newest_first(run: Run, replay: RunReplay) -> Iterator[BaseMessage]:
     return (decode(each.data) for each in reversed(replay.conversation[run.turn_began_at :]) if each.kind == "ai")
 
 
-def _newest_reply(replay: RunReplay) -> list[BaseMessage]:
-    """Return the newest reply and the answers to its calls.
-
-    For most idle runs no other messages are decoded.
-    """
-    newest = list[BaseMessage]()
-    for each in reversed(replay.conversation):
-        newest.insert(0, decode(each.data))
-        if each.kind != "tool":
-            break
-    return newest
+def _declared_result(replay: RunReplay) -> DeclaredResult | None:
+    """Return the conclusion in the newest reply. For most idle runs no message is decoded."""
+    conversation = replay.conversation
+    at = next((at for at in reversed(range(len(conversation))) if conversation[at].kind != "tool"), len(conversation))
+    answers = conversation[at + 1 :]
+    calls = conversation[at].data.get("tool_calls") if answers else None
+    if not any(call.get("name") in CONCLUSIONS for call in calls or ()):
+        return None
+    return find_declared_result([decode(each.data) for each in conversation[at:]])
 
 
 def _value_of(run: Run, text: str | None) -> object:

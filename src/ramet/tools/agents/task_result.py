@@ -18,6 +18,7 @@ from ramet.tools.arguments import Arguments, workspace_tool
 from ramet.tools.context import DeclaredResult, current
 
 SUCCESS, FAIL, CLARIFY = "task_success", "task_fail", "task_clarify"
+CONCLUSIONS = frozenset({SUCCESS, FAIL, CLARIFY})
 
 
 class _Success(Arguments):
@@ -60,7 +61,7 @@ def find_declared_result(history: Sequence[BaseMessage]) -> DeclaredResult | Non
         elif isinstance(message, AIMessage):
             result = None
             for call in message.tool_calls:
-                if call["id"] in answered and call["name"] in (SUCCESS, FAIL, CLARIFY):
+                if call["id"] in answered and call["name"] in CONCLUSIONS:
                     result = _declared_result(call["name"], call["args"])
             return result
         else:
