@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import pathlib
 import time
@@ -175,6 +176,24 @@ async def test_trees_of_an_ended_kernel_continue_at_another(stores: dict[str, Po
         assert [each.id for each in adopted_handles] == [session.id]
         async with AgentRuntime(store=stores["one"]) as restarted_runtime:
             assert await restarted_runtime.resume(llm=ScriptedModel([])) == []
+
+
+async def test_the_garbage_collector_waits_until_all_claimed_trees_are_resumed(
+    postgres: Server, stores: dict[str, PostgresStore]
+) -> None:
+    """A collection after each tree would look at all trees before it."""
+    were_enabled: list[bool] = []
+    async with AgentRuntime(store=stores["one"], grace_s=1.0) as one, AgentRuntime(store=stores["two"]) as two:
+        for each in [Session(ScriptedModel(["said"]), runtime=one) for _ in range(3)]:
+            await each.ask("go")
+        await two.adopt(lambda _: were_enabled.append(gc.isenabled()), llm=ScriptedModel([]))
+
+        with end_session(stores["one"], postgres):
+            await eventually(lambda: len(were_enabled) == 3)
+        await eventually(lambda: one.trees == {})
+
+    assert were_enabled == [False, False, False]
+    assert gc.isenabled()
 
 
 async def test_any_kernel_returns_the_result_of_an_ended_run(

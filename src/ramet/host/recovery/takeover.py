@@ -79,15 +79,16 @@ class Takeover:
 
         A tree that cannot continue here is logged. Raises StoreFailed.
         """
-        for tree in trees:
-            try:
-                for handle in await self.resume([tree]):
-                    on_resumed(handle)
-            except StoreFailed:
-                raise
-            except Exception as problem:  # Whatever the error is, this kernel owns the other trees, too.
-                reason = problem if isinstance(problem, RametError) else f"{type(problem).__name__}: {problem}"
-                _log.error("this kernel owns tree %s, and cannot resume it: %s", tree.root, reason)
+        with gc_paused():  # Around all of them: after each, a collection would scan all trees before it.
+            for tree in trees:
+                try:
+                    for handle in await self.resume([tree]):
+                        on_resumed(handle)
+                except StoreFailed:
+                    raise
+                except Exception as problem:  # Whatever the error is, this kernel owns the other trees, too.
+                    reason = problem if isinstance(problem, RametError) else f"{type(problem).__name__}: {problem}"
+                    _log.error("this kernel owns tree %s, and cannot resume it: %s", tree.root, reason)
 
     async def _take_up(self, tree: UnfinishedTree) -> Handle | None:
         owner = self.owner
