@@ -59,11 +59,13 @@ class PostgresReader(DatabaseSession):
 
         def work(connection: Connection) -> list[StoredEvent]:
             rows = connection.execute(self._place.queries[name], values, binary=True).fetchall()
+            if tree is not None and rows:  # A root has the id of its tree, too: the names of most trees are known.
+                self._names[rows[0][1]] = tree
             names = self._read_names(connection, {each for row in rows for each in (row[1], row[2])})
             events = [
-                StoredEvent(cursor, names[tree], names[run], seq, type_, data)
-                for cursor, tree, run, seq, type_, data in rows
-                if tree in names and run in names
+                StoredEvent(cursor, names[tree_id], names[run_id], seq, type_, data)
+                for cursor, tree_id, run_id, seq, type_, data in rows
+                if tree_id in names and run_id in names
             ]
             # An event without a name was removed between the two queries; an empty result must mean that nothing
             # follows.
