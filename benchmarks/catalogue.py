@@ -239,15 +239,31 @@ CATALOGUE: tuple[Measurement, ...] = (
     _measure(
         "recovery",
         "After a kill: 1,000 runs with 200 events each, from the journal to runs that can go on",
+        Figure("recovery_s", "all of them", "s wall", 0.6),
+        Figure("recovery_cpu_s", "the same", "s CPU"),
+        Figure("event_us", "each event", "µs CPU"),
+    ),
+    _measure(
+        "recovery-long",
+        "The same: one run with 1,000,000 events",
         Figure("recovery_s", "all of them", "s wall", 1.0),
         Figure("recovery_cpu_s", "the same", "s CPU"),
         Figure("event_us", "each event", "µs CPU"),
+        arguments=("recovery", "1", "1000000"),
+        most_rounds=1,
     ),
     _measure(
         "takeover",
         "Several kernels on one PostgreSQL: one of three that has 200 trees is killed with SIGKILL",
         Figure("takeover_s", "until the other two have taken up all of them", "s wall", 2.0),
         Figure("heard_s", "until the first of them was claimed and taken up", "s wall"),
+    ),
+    _measure(
+        "takeover-1000",
+        "The same, of a kernel that has 1,000 trees",
+        Figure("takeover_s", "until the other two have taken up all of them", "s wall", 1.0),
+        Figure("heard_s", "until the first of them was claimed and taken up", "s wall"),
+        arguments=("takeover", "1000"),
     ),
     _measure(
         "scheduled-takeover",

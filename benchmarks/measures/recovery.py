@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import pathlib
 import tempfile
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.cost import Cost, Figures
@@ -42,7 +44,8 @@ async def measure(runs: int = 1_000, events: int = 200) -> Figures:
             with Cost() as cost:
                 handles = await runtime.resume(agents=[Agent(name="worker", model="offline")])
             assert len(handles) == runs, len(handles)
-            assert len(handles[0].run.context.history) > events // 4
+            assert handles[0].run.context.steps == _calls(events)
+            assert events > 1_000 or len(handles[0].run.context.history) > events // 4  # Makes each message an object.
     return {"recovery_s": cost.wall_s, "recovery_cpu_s": cost.cpu_s, "event_us": cost.cpu_s / (runs * events) * 1e6}
 
 
@@ -52,34 +55,46 @@ async def write(path: pathlib.Path, runs: int, events: int) -> None:
     for number in range(runs):
         root = f"run-{number:016x}"
         for seq, line in enumerate(lines(root, events), 1):
-            store.append(Entry(root, root, seq, line[0], line[1]))
+            ticket = store.append(Entry(root, root, seq, line[0], line[1]))
+            if seq % 10_000 == 0:
+                await store.durable(ticket)
         about.append(asyncio.ensure_future(store.put("tree", root, ABOUT)))
         await asyncio.sleep(0)
     await asyncio.gather(*about)
     await store.close()
 
 
-def lines(root: str, events: int) -> list[tuple[str, bytes]]:
-    """Return the events of an idle tree of one run, with their types."""
+def lines(root: str, events: int) -> Iterator[tuple[str, bytes]]:
+    """Yield at least `events` events of an idle tree of one run, with their types."""
+    for each in _events(root, _calls(events)):
+        yield str(type(each).__struct_config__.tag), encode(each)
+
+
+def _calls(events: int) -> int:
+    """Return the number of calls of tools in so many events: four for each call, and three more."""
+    return math.ceil((events - 3) / 4)
+
+
+def _events(root: str, calls: int) -> Iterator[Event]:
     stamp: dict[str, Any] = {"root": root, "run": root, "path": "main", "agent": "worker"}
     worker = {"name": "worker", "model": "offline"}
     birth: dict[str, Any] = {"agent": worker, "brief": "", "cwd": "/", "persistent": True, "limits": {}}
-    tree_events: list[Event] = [RunSpawned(**stamp, name="main", birth=birth), TurnStarted(**stamp, turn=1)]
-    step = 0
-    while len(tree_events) < events - 1:
-        step += 1
-        call = f"call-{step}"
-        calls = [{"name": "Read", "args": {"file_path": "a.txt"}, "id": call}]
-        reply = {"type": "ai", "content": "Reading.", "tool_calls": calls}
-        usage = Usage(model_calls=1, input_tokens=100, output_tokens=10)
-        tree_events += [
-            MessageRecorded(**stamp, message=reply, step_id=f"{root}:{step}", usage=usage),
-            ToolStarted(**stamp, tool="Read", step_id=f"{root}:{step}", call_id=call),
-            ToolEnded(**stamp, tool="Read", status="ok", preview=TEXT, call_id=call),
-            MessageRecorded(**stamp, message={"type": "tool", "content": TEXT, "tool_call_id": call}, call_id=call),
-        ]
-    tree_events.append(StateChanged(**stamp, state="idle"))
-    return [(str(type(each).__struct_config__.tag), encode(each)) for each in tree_events]
+    yield RunSpawned(**stamp, name="main", birth=birth)
+    yield TurnStarted(**stamp, turn=1)
+    usage = Usage(model_calls=1, input_tokens=100, output_tokens=10)
+    for step in range(1, calls + 1):
+        call, step_id = f"call-{step}", f"{root}:{step}"
+        reply = {
+            "type": "ai",
+            "content": "Reading.",
+            "tool_calls": [{"name": "Read", "args": {"file_path": "a.txt"}, "id": call}],
+        }
+        answer = {"type": "tool", "content": TEXT, "tool_call_id": call}
+        yield MessageRecorded(**stamp, message=reply, step_id=step_id, usage=usage)
+        yield ToolStarted(**stamp, tool="Read", step_id=step_id, call_id=call)
+        yield ToolEnded(**stamp, tool="Read", status="ok", preview=TEXT, call_id=call)
+        yield MessageRecorded(**stamp, message=answer, call_id=call)
+    yield StateChanged(**stamp, state="idle")
 
 
 if __name__ == "__main__":
