@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from langchain_core.messages import AIMessage, BaseMessage
 
@@ -61,7 +61,7 @@ def error_result(run: Run, error: BaseException) -> TurnResult:
 
 def recorded_verdict(run: Run, replay: RunReplay) -> TurnResult:
     """Return the result of a turn that ended in another process, as far as the record shows it."""
-    status, text = Status(replay.turn_status), newest_text(_newest_first(run, replay)) or None
+    status, text = Status(replay.turn_status), _recorded_text(run, replay) or None
     if status is Status.COMPLETED:
         is_text = run.agent.output is None and _declared_result(replay) is None
         return TurnResult(status, text if is_text else _value_of(run, text))
@@ -76,9 +76,15 @@ def recorded_refusal(replay: RunReplay) -> BudgetExceeded | None:
     return BudgetExceeded(refusal.resource, asked=refusal.asked, left=refusal.left, scope=refusal.scope)
 
 
-def _newest_first(run: Run, replay: RunReplay) -> Iterator[BaseMessage]:
-    """Iterate over the replies of the newest turn, newest first; each is decoded on demand."""
-    return (decode(each.data) for each in reversed(replay.conversation[run.turn_began_at :]) if each.kind == "ai")
+def _recorded_text(run: Run, replay: RunReplay) -> str:
+    """Return the text of the newest reply of the newest turn that has text. Plain text is not decoded as a message."""
+    for each in reversed(replay.conversation[run.turn_began_at :]):
+        if each.kind == "ai":
+            content = each.data.get("content")
+            text = content if isinstance(content, str) else newest_text([decode(each.data)])
+            if text:
+                return text
+    return ""
 
 
 def _declared_result(replay: RunReplay) -> DeclaredResult | None:

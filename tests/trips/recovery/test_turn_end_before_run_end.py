@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage
 from pydantic import BaseModel
 
 from ramet import Agent, AgentRuntime
@@ -44,13 +45,14 @@ async def _results_without_and_with_a_kill(script: Script, nth: int = 1, **agent
     ("script", "more"),
     [
         (["found it"], {}),
+        ([AIMessage([{"type": "text", "text": "found "}, {"type": "text", "text": "it"}])], {}),
         (['{"count": 3}'], {"output": Finding}),
         ([Call("task_success", {"result": {"a": [1]}})], {}),
         ([Call("task_fail", {"message": "no way"})], {}),
         ([Call("task_clarify", {"question": "what?"})], {}),
         ([Call("nothing")] * 3, {"max_turns": 2}),
     ],
-    ids=["text", "form", "success", "failure", "question", "turns"],
+    ids=["text", "blocks", "form", "success", "failure", "question", "turns"],
 )
 async def test_a_resumed_run_ends_with_the_result_of_its_last_turn(script: Script, more: dict[str, Any]) -> None:
     """The result is the text, the typed value, the conclusion, or the error of a used up budget."""

@@ -182,6 +182,8 @@ def _user_files(user_dir: Path | None, home: Path | None) -> Iterator[FilePermis
 
 def _project_files(folder: Path) -> Iterator[FilePermissions]:
     for name in HOOK_SETTINGS:
+        if not os.path.lexists(f"{folder}/{name}"):  # Most folders have none; a path object costs more than the look.
+            continue
         permissions = read_permissions(folder / name, fence=folder, root=folder, source=name)
         if permissions is not None:
             yield permissions

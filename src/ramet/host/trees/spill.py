@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import pathlib
@@ -22,7 +23,7 @@ class Spill:
     def __init__(self, transcripts: pathlib.Path | None, secret: str) -> None:
         """Set `secret`, an unguessable name, so that no other user can create the temporary folder first."""
         self._is_temporary = transcripts is None
-        base = pathlib.Path(tempfile.gettempdir()).resolve() / f"ramet-{secret}" if transcripts is None else transcripts
+        base = _resolve(tempfile.gettempdir()) / f"ramet-{secret}" if transcripts is None else transcripts
         self._folder = base / "results"
         self._numbers = itertools.count(1)
 
@@ -52,3 +53,8 @@ class Spill:
         if self._is_temporary and not self._folder.parent.exists():
             self._folder.parent.mkdir(mode=0o700)
         return self._folder / run.id
+
+
+@functools.cache
+def _resolve(temporary_folder: str) -> pathlib.Path:
+    return pathlib.Path(temporary_folder).resolve()
