@@ -28,7 +28,7 @@ PEERS = (
         label="langchain + sqlite",
         packages=(
             "langchain==1.4.7",
-            "langgraph==1.2.22",
+            "langgraph==1.2.24",
             "langgraph-checkpoint-sqlite==3.1.2",
             "aiosqlite==0.22.1",
             "psutil==7.2.2",
