@@ -16,15 +16,16 @@ from benchmarks.arguments import positive
 from benchmarks.catalogue import CATALOGUE, named
 from benchmarks.machine import ROOT
 from benchmarks.measurement import Measurement
+from benchmarks.projects import PEERS, Peer
 from benchmarks.sitting import Sitting, sit
-from benchmarks.venvs import PEERS, Peer, python_of
+from benchmarks.venvs import interpreters_of
 
 PAGE = ROOT / "docs" / "performance.md"
 RESULTS = ROOT / "benchmarks" / "results"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Measure and print. Return 0 only if every measurement succeeded."""
+    """Measure and print. Return 0 only if every measurement of ours succeeded: a peer that fails is left out."""
     asked = _parser().parse_args(argv)
     if asked.list:
         print("\n".join(f"{each.name:<16} {each.title}" for each in CATALOGUE))
@@ -44,20 +45,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     if left_out:
         print(f"left out, without KUBECONFIG and REGISTRY: {', '.join(left_out)}", file=sys.stderr)
         chosen = tuple(each for each in chosen if each.name not in left_out)
-    try:
-        interpreters = {peer.name: python_of(peer) for peer in PEERS} if asked.peers else {}
-    except RuntimeError as problem:
-        print(f"peers cannot be measured: {problem}", file=sys.stderr)
-        return 1
-    about, sitting = _measure(chosen, asked, interpreters)
+    about, sitting = _measure(chosen, asked)
     _show(about, chosen, sitting, PEERS if asked.peers else ())
+    data = tables.as_data(about, chosen, sitting)
     if asked.json:
-        _save(asked.json, about, chosen, sitting)
+        _save(asked.json, data)
+    for (name, peer), reason in sitting.left_out.items():
+        print(f"left out: {peer}, {name}: {reason}", file=sys.stderr)
     if sitting.failures:
         print("\n".join(["", "could not be measured:", *sitting.failures]), file=sys.stderr)
         return 1  # and a sitting with holes is not kept
     if asked.write:
-        _save(RESULTS / f"{about['began'][:10]}-{about['commit']}.json", about, chosen, sitting)
+        _save(RESULTS / f"{about['began'][:10]}-{about['commit']}.json", data)
         PAGE.write_text(tables.put_into(PAGE.read_text(), tables.for_page(about, chosen, sitting, PEERS)))
     return 0
 
@@ -72,14 +71,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rounds", type=positive, default=5, help="processes for each measurement (default: 5)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write every value to a file")
     parser.add_argument(
-        "--write", action="store_true", help="keep the sitting in benchmarks/results and docs/performance.md"
+        "--write",
+        action="store_true",
+        help="keep the sitting in benchmarks/results, docs/performance.md",
     )
     return parser
 
 
-def _measure(
-    chosen: Sequence[Measurement], asked: argparse.Namespace, interpreters: dict[str, str]
-) -> tuple[dict[str, Any], Sitting]:
+def _measure(chosen: Sequence[Measurement], asked: argparse.Namespace) -> tuple[dict[str, Any], Sitting]:
+    needed = {name for each in chosen for name in each.peers} if asked.peers else set()
+    interpreters, problems = interpreters_of([peer for peer in PEERS if peer.name in needed])
     switches = [f"--{name}" for name in ("peers", "write") if getattr(asked, name)]
     about: dict[str, Any] = {
         "command": " ".join(["python -m benchmarks", *asked.names, *switches]),
@@ -92,6 +93,9 @@ def _measure(
     }
     began = time.monotonic()
     sitting = sit(chosen, rounds=asked.rounds, peers=interpreters)
+    for each in chosen:
+        for name in sorted(problems.keys() & set(each.peers)):
+            sitting.leave_out(each, name, f"cannot be installed: {problems[name]}")
     return {**about, "took_s": round(time.monotonic() - began, 1), "load_after": machine.load()}, sitting
 
 
@@ -103,9 +107,9 @@ def _show(about: dict[str, Any], chosen: Sequence[Measurement], sitting: Sitting
     print(tables.for_terminal(chosen, sitting, peers))
 
 
-def _save(path: Path, about: dict[str, Any], chosen: Sequence[Measurement], sitting: Sitting) -> None:
+def _save(path: Path, data: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(tables.as_data(about, chosen, sitting), indent=1, ensure_ascii=False) + "\n")
+    path.write_text(json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from benchmarks.comparisons import HARNESS_IMPORT, ISOLATED_CALL, LIMIT_OF_PEERS, ON_DISK, ONE_PROCESS
 from benchmarks.measurement import Figure, Measurement
 
 
@@ -33,16 +34,6 @@ def _cancel(shape: str, label: str) -> Measurement:
         Figure("cpu_s", "the same", "s CPU", 0.3),
         Figure("grow_us", "birth of one agent in it", "µs CPU"),
         arguments=("cancel", shape),
-    )
-
-
-def _limit(children: int) -> Measurement:
-    return _measure(
-        f"limit-{children}",
-        f"A limit of 5 model calls under {children:,} parallel children, ChatOpenAI at a loopback server",
-        Figure("requests", "HTTP requests that arrived", "requests", exactly=5),
-        Figure("wall_s", "from prompt to outcome", "s wall"),
-        arguments=("limit", str(children)),
     )
 
 
@@ -112,41 +103,8 @@ CATALOGUE: tuple[Measurement, ...] = (
             Figure("mb", "the whole process", "MB", 35),
         ),
     ),
-    Measurement(
-        name="harness-import",
-        title="Import, as the harness of the peers measures it",
-        kind="harness",
-        arguments=("import",),
-        figures=(
-            Figure("import_s", "time", "s wall"),
-            Figure("rss_mb", "the whole process", "MB"),
-        ),
-    ),
-    Measurement(
-        name="turn",
-        title="Turn with one tool",
-        kind="harness",
-        arguments=("turn",),
-        figures=(Figure("cpu_turn_ms", "each", "ms CPU", 0.5),),
-    ),
-    Measurement(
-        name="child",
-        title="Child of one turn",
-        kind="harness",
-        arguments=("spawn",),
-        figures=(Figure("cpu_spawn_ms", "each", "ms CPU", 1.0),),
-    ),
-    Measurement(
-        name="children-1000",
-        title="1,000 children at once, whose model takes 0.1 s",
-        kind="harness",
-        arguments=("fanout", "1000", "0.1"),
-        figures=(
-            Figure("cpu_s", "all of them", "s CPU", 1.2),
-            Figure("wall_s", "all of them", "s wall"),
-            Figure("peak_rss_mb", "peak of the process", "MB", 100),
-        ),
-    ),
+    HARNESS_IMPORT,
+    *ONE_PROCESS,
     _measure(
         "crowd",
         "500 children asked for in one reply, under the default limits: 64 live at once, 16 work",
@@ -174,8 +132,14 @@ CATALOGUE: tuple[Measurement, ...] = (
         Figure("turn_far_us", "a turn with one tool, depth 100", "µs CPU"),
         Figure("turn_near_us", "the same, depth 1", "µs CPU"),
     ),
-    _limit(1_000),
-    _limit(100),
+    _measure(
+        "limit-1000",
+        "A limit of 5 model calls under 1,000 parallel children, ChatOpenAI at a loopback server",
+        Figure("requests", "HTTP requests that arrived", "requests", exactly=5),
+        Figure("wall_s", "from prompt to outcome", "s wall"),
+        arguments=("limit", "1000"),
+    ),
+    LIMIT_OF_PEERS,
     _measure(
         "opening",
         "A session opened, one prompt with one tool call, closed",
@@ -211,31 +175,7 @@ CATALOGUE: tuple[Measurement, ...] = (
         Figure("disk_small_us", "a small event, on disk with the next message", "µs CPU"),
         Figure("memory_message_us", "a message of 1 KB, in memory", "µs CPU"),
     ),
-    Measurement(
-        name="durable-turn",
-        title="Turn with one tool, its journal on",
-        kind="durable",
-        arguments=("turn",),
-        figures=(Figure("cpu_turn_ms", "each", "ms CPU", 0.8),),
-    ),
-    Measurement(
-        name="durable-child",
-        title="Child of one turn, its journal on",
-        kind="durable",
-        arguments=("spawn",),
-        figures=(Figure("cpu_spawn_ms", "each", "ms CPU", 1.5),),
-    ),
-    Measurement(
-        name="durable-children-1000",
-        title="1,000 children at once, whose model takes 0.1 s, their journal on",
-        kind="durable",
-        arguments=("fanout", "1000", "0.1"),
-        figures=(
-            Figure("cpu_s", "all of them", "s CPU", 1.5),
-            Figure("wall_s", "all of them", "s wall"),
-            Figure("peak_rss_mb", "peak of the process", "MB", 110),
-        ),
-    ),
+    *ON_DISK,
     _measure(
         "recovery",
         "After a kill: 1,000 runs with 200 events each, from the journal to runs that can go on",
@@ -369,6 +309,7 @@ CATALOGUE: tuple[Measurement, ...] = (
         Figure("fresh_p50_ms", "a sandbox from nothing, median", "ms wall", 20),
         Figure("megabyte_ms", "more for a typed result of 1 MB", "ms wall", 8),
     ),
+    ISOLATED_CALL,
     _measure(
         "isolated-tree",
         "Sandboxed agents three levels deep",

@@ -40,3 +40,14 @@ def rss_mb() -> float:
 def own_kb() -> float:
     """Return the present memory that no other process shares."""
     return float(psutil.Process().memory_full_info().uss) / 1024
+
+
+def proportional_mb(process: psutil.Process) -> float:
+    """Return the memory of a process, with its share of the memory that other processes have too.
+
+    Where the system does not show that, shared memory counts in full.
+    """
+    try:
+        return float(process.memory_full_info().pss) / 2**20
+    except psutil.AccessDenied:
+        return float(process.memory_info().rss) / 2**20

@@ -15,6 +15,7 @@ class Figure:
     unit: str
     at_most: float | None = None
     exactly: float | None = field(default=None, kw_only=True)
+    ours_only: bool = field(default=False, kw_only=True)  #: no peer does what this figure measures
 
     @property
     def goal(self) -> str:
@@ -39,8 +40,10 @@ class Measurement:
 
     name: str
     title: str
-    kind: Kind  #: a bare import; the harness of `peers/`, so that peers are measured beside it; `benchmarks.measures`
+    kind: Kind  #: a bare import; our adapter in `peers/`, without and with a journal; `benchmarks.measures`
     arguments: tuple[str, ...]
     figures: tuple[Figure, ...]
     most_rounds: int = 100
     on_cluster: bool = False  #: needs a Kubernetes, by KUBECONFIG and REGISTRY
+    peers: tuple[str, ...] = ()  #: names of the peers that do the same work, with the same arguments
+    table: str = ""  #: heading of the table that shows them side by side

@@ -18,11 +18,15 @@ from statistics import median
 
 from benchmarks.machine import ROOT
 from benchmarks.measurement import Figure, Measurement
+from benchmarks.projects import OURS, OURS_DURABLE
 
 TIMEOUT_S = 120
-OURS = "ramet"
-#: Ours once more with its journal on: what does the same as a peer that keeps checkpoints.
-OURS_DURABLE = "ramet_durable"
+NO_TELEMETRY = {
+    "LANGSMITH_TRACING": "false",
+    "LANGCHAIN_TRACING_V2": "false",
+    "OPENAI_AGENTS_DISABLE_TRACING": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 
 
 @dataclass(kw_only=True)
@@ -30,17 +34,29 @@ class Sitting:
     """Values of a sitting by measurement, measured project and figure: one value for each round."""
 
     values: dict[str, dict[str, dict[str, list[float]]]] = field(default_factory=dict)
-    failures: list[str] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)  #: of our measurements
+    left_out: dict[tuple[str, str], str] = field(default_factory=dict)  #: reasons, by measurement and peer
 
     def add(self, measurement: Measurement, project: str, figures: Mapping[str, float]) -> None:
         """Add the figures that one process printed."""
         series = self.values.setdefault(measurement.name, {}).setdefault(project, {})
         for figure in measurement.figures:
+            if figure.ours_only and project != OURS:
+                continue
             series.setdefault(figure.key, []).append(float(f"{figures[figure.key]:.6g}"))
+
+    def leave_out(self, measurement: Measurement, peer: str, reason: str) -> None:
+        """Drop what a peer has measured: a ratio is taken within each round, so all rounds are needed."""
+        self.left_out[measurement.name, peer] = reason
+        self.values.get(measurement.name, {}).pop(peer, None)
 
     def of(self, measurement: Measurement, figure: Figure, project: str = OURS) -> list[float]:
         """Return the values of a figure, in the order of the rounds; empty if it was not measured."""
         return self.values.get(measurement.name, {}).get(project, {}).get(figure.key, [])
+
+    def has(self, measurement: Measurement, project: str) -> bool:
+        """Return whether a measurement has values of a project."""
+        return project in self.values.get(measurement.name, {})
 
     def ratio(self, measurement: Measurement, figure: Figure, peer: str) -> float | None:
         """Return how many times as much a peer takes: the median over the rounds."""
@@ -50,7 +66,10 @@ class Sitting:
 
 
 def sit(measurements: Sequence[Measurement], *, rounds: int, peers: Mapping[str, str]) -> Sitting:
-    """Measure. `peers` are interpreters by the name of the peer. A failure is noted, and the rest continues."""
+    """Measure. `peers` are interpreters by the name of the peer. A failure is noted, and the rest continues.
+
+    A peer that fails is left out of that measurement from then on.
+    """
     sitting = Sitting()
     subprocess.run([sys.executable, "-m", "compileall", "-q", "src", "benchmarks"], cwd=ROOT, check=False)
     for number in range(1, rounds + 1):
@@ -59,20 +78,22 @@ def sit(measurements: Sequence[Measurement], *, rounds: int, peers: Mapping[str,
                 continue
             print(f"round {number} of {rounds}: {each.name}", file=sys.stderr)
             for project, command in _commands(each, peers):
+                if (each.name, project) in sitting.left_out:
+                    continue
                 try:
                     sitting.add(each, project, run_measurement(command))
                 except (RuntimeError, LookupError, ValueError) as failure:
-                    sitting.failures.append(f"{each.name}, {project}, round {number}: {failure}")
+                    if project == OURS:
+                        sitting.failures.append(f"{each.name}, {project}, round {number}: {failure}")
+                    else:
+                        sitting.leave_out(each, project, f"round {number}: {failure}")
     return sitting
 
 
 def _commands(measurement: Measurement, peers: Mapping[str, str]) -> list[tuple[str, list[str]]]:
     """Return the projects to measure, in turn, with their commands."""
-    commands = [(OURS, own_command(measurement))]
-    if measurement.kind == "harness" and peers:
-        scripts = {OURS_DURABLE: sys.executable, **peers}
-        commands += [(name, [python, *_harness(measurement, name)]) for name, python in scripts.items()]
-    return commands
+    theirs = [(name, [peers[name], *_harness(measurement, name)]) for name in measurement.peers if name in peers]
+    return [(OURS, own_command(measurement)), *theirs]
 
 
 def own_command(measurement: Measurement, python: str = sys.executable, root: Path = ROOT) -> list[str]:
@@ -115,4 +136,4 @@ def run_measurement(command: Sequence[str], root: Path = ROOT) -> dict[str, floa
 def _environment() -> dict[str, str]:
     """Return our environment without settings that slow imports down, send traces, or redirect loopback requests."""
     variables = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    return variables | {"LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false", "NO_PROXY": "127.0.0.1"}
+    return variables | {"NO_PROXY": "127.0.0.1", **NO_TELEMETRY}

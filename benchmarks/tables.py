@@ -9,9 +9,11 @@ from statistics import median
 from typing import Any
 
 from benchmarks.measurement import Figure, Measurement
-from benchmarks.sitting import OURS, OURS_DURABLE, Sitting
-from benchmarks.venvs import Peer
+from benchmarks.projects import Peer
+from benchmarks.sitting import Sitting
 
+#: What is measured of ours, by the kind of a table's measurements.
+OUR_LABELS = {"harness": "ramet", "durable": "ramet, journal on", "measure": "ramet"}
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
@@ -62,9 +64,9 @@ def for_terminal(measurements: Sequence[Measurement], sitting: Sitting, peers: S
             numbers = f"worst {number(row.worst):>8} · median {number(row.median):>8} {row.figure.unit:<8}"
             lines.append(f"  {numbers} {row.figure.label:<60} {goal}".rstrip())
             for peer in peers:
-                if (times := sitting.ratio(measurement, row.figure, peer.name)) is not None:
-                    theirs = median(sitting.of(measurement, row.figure, peer.name))
-                    lines.append(f"    {peer.label}: {number(theirs)} ({times:.1f} times ours)")
+                if (cell := _cell(sitting, measurement, row.figure, peer)) != "–":
+                    lines.append(f"    {peer.label}: {cell}")
+        lines += [f"  {peer.label} does not {peer.does_not}" for peer in peers if sitting.has(measurement, peer.name)]
     return "\n".join(lines)
 
 
@@ -81,7 +83,7 @@ def for_page(
             for row in rows
         ]
     if peers:
-        lines += ["", *_compare_with_peers(measurements, sitting, peers)]
+        lines += _compare_with_peers(measurements, sitting, peers)
     return "\n".join(lines)
 
 
@@ -96,23 +98,32 @@ def _provenance(about: dict[str, Any]) -> str:
 
 
 def _compare_with_peers(measurements: Sequence[Measurement], sitting: Sitting, peers: Sequence[Peer]) -> list[str]:
-    names = ["ramet", "ramet, journal on", *(peer.label for peer in peers)]
-    projects = [OURS, OURS_DURABLE, *(peer.name for peer in peers)]
-    lines = [
-        f"| medians, same sitting | {' | '.join(names)} | {' | '.join(f'{peer.label} ÷ ramet' for peer in peers)} |",
-        f"|---|{'--:|' * (len(names) + len(peers))}",
-    ]
-    for measurement in measurements:
-        if measurement.kind != "harness":
-            continue
-        for figure in measurement.figures:
-            values = [sitting.of(measurement, figure, each) for each in projects]
-            medians = [number(median(each)) if each else "–" for each in values]
-            times = [sitting.ratio(measurement, figure, peer.name) for peer in peers]
-            ratios = ["–" if each is None else f"{each:.1f}" for each in times]
-            cells = " | ".join([*medians, *ratios])
-            lines.append(f"| {measurement.title}: {figure.label}, {figure.unit} | {cells} |")
-    return lines
+    """Return a table for each heading: projects by rows, and beside their numbers what they do not do."""
+    lines: list[str] = []
+    by_name = {peer.name: peer for peer in peers}
+    for heading in dict.fromkeys(each.table for each in measurements if each.table):
+        group = [each for each in measurements if each.table == heading]
+        columns = [(measurement, figure) for measurement in group for figure in measurement.figures]
+        titles = [f"`{measurement.name}`: {figure.label}, {figure.unit}" for measurement, figure in columns]
+        lines += ["", f"**{heading}**; medians of the same sitting, in brackets times ours", ""]
+        lines += [f"| | {' | '.join(titles)} | does not |", f"|---|{'--:|' * len(columns)}---|"]
+        own = [number(median(values)) if (values := sitting.of(*each)) else "–" for each in columns]
+        lines.append(f"| {OUR_LABELS[group[0].kind]} | {' | '.join(own)} | |")
+        for peer in peers:
+            cells = [_cell(sitting, measurement, figure, peer) for measurement, figure in columns]
+            if any(sitting.has(measurement, peer.name) for measurement in group):
+                lines.append(f"| {peer.label} {peer.version} | {' | '.join(cells)} | {peer.does_not} |")
+    missing = {f"{by_name[name].label} (`{each}`)" for each, name in sitting.left_out if name in by_name}
+    return [*lines, "", f"Left out, since it failed: {', '.join(sorted(missing))}."] if missing else lines
+
+
+def _cell(sitting: Sitting, measurement: Measurement, figure: Figure, peer: Peer) -> str:
+    """Return the median of a peer, with its ratio to ours; `–` if it was not measured."""
+    values = sitting.of(measurement, figure, peer.name)
+    if not values:
+        return "–"
+    ratio = sitting.ratio(measurement, figure, peer.name)
+    return number(median(values)) if ratio is None else f"{number(median(values))} ({number(ratio)}×)"
 
 
 def number(value: float) -> str:
@@ -152,4 +163,5 @@ def as_data(about: dict[str, Any], measurements: Sequence[Measurement], sitting:
             for row in rows_of([measurement], sitting)
         }
         by_name[measurement.name] = {"title": measurement.title, "figures": figures}
-    return {"format": 1, **about, "measurements": by_name, "failures": sitting.failures}
+    left_out = {f"{name}, {peer}": reason for (name, peer), reason in sitting.left_out.items()}
+    return {"format": 1, **about, "measurements": by_name, "failures": sitting.failures, "left_out": left_out}

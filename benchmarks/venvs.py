@@ -2,50 +2,35 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from benchmarks.machine import ROOT
+from benchmarks.projects import Peer
 
 CACHE = ROOT / ".cache" / "bench"
+CONSTRAINTS = ROOT / "constraints.txt"
 
 
-@dataclass(frozen=True, kw_only=True)
-class Peer:
-    """Another project, which `peers/bench_NAME.py` drives."""
-
-    name: str
-    label: str
-    packages: tuple[str, ...]
-
-
-PEERS = (
-    Peer(
-        name="langchain_sqlite",
-        label="langchain + sqlite",
-        packages=(
-            "langchain==1.4.7",
-            "langgraph==1.2.24",
-            "langgraph-checkpoint-sqlite==3.1.2",
-            "aiosqlite==0.22.1",
-            "psutil==7.2.2",
-        ),
-    ),
-    Peer(
-        name="agent_framework",
-        label="agent-framework",
-        packages=("agent-framework-core==1.23.0", "psutil==7.2.2"),
-    ),
-)
+def interpreters_of(peers: Sequence[Peer]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the interpreters of peers by name, and the reasons why others could not be installed."""
+    interpreters, problems = {}, {}
+    for peer in peers:
+        try:
+            interpreters[peer.name] = python_of(peer)
+        except RuntimeError as problem:
+            problems[peer.name] = str(problem)
+    return interpreters, problems
 
 
 def python_of(peer: Peer) -> str:
     """Return the interpreter that has the peer, and install it if needed. Raises RuntimeError if that fails.
 
-    Packages that the peer shares with us have our version: `constraints.txt` is in force.
+    Packages that the peer shares with us have our version: `constraints.txt` is in force, but for `own_versions`.
     """
     home = CACHE / peer.name
     wanted = "\n".join((sys.version, *peer.packages))
@@ -54,9 +39,19 @@ def python_of(peer: Peer) -> str:
         print(f"installing {peer.label} into {home.relative_to(ROOT)} (once)", file=sys.stderr)
         shutil.rmtree(home, ignore_errors=True)
         _run(sys.executable, "-m", "venv", str(home))
-        _run(_python(home), "-m", "pip", "install", "--quiet", "-c", str(ROOT / "constraints.txt"), *peer.packages)
+        (home / "constraints.txt").write_text(constraints_without(peer.own_versions))
+        _run(
+            *(_python(home), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"),
+            *("-c", str(home / "constraints.txt"), *peer.packages),
+        )
         stamp.write_text(wanted)
     return _python(home)
+
+
+def constraints_without(names: Collection[str]) -> str:
+    """Return the text of `constraints.txt` without the pins of these packages."""
+    lines = CONSTRAINTS.read_text().splitlines(keepends=True)
+    return "".join(line for line in lines if re.split(r"[=\s]", line)[0] not in names)
 
 
 def _python(home: Path) -> str:
@@ -64,6 +59,9 @@ def _python(home: Path) -> str:
 
 
 def _run(*command: str) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as problem:
+        raise RuntimeError(f"{command[0]} cannot be run: {problem}") from None
     if done.returncode:
         raise RuntimeError(f"{' '.join(command[1:4])} failed: {done.stderr.strip()[-2000:]}")

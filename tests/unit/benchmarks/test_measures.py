@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import psutil
 import pytest
 
 from benchmarks.catalogue import CATALOGUE
@@ -22,6 +25,7 @@ from benchmarks.measures import (
     dynamic,
     history,
     isolated,
+    isolated_call,
     isolated_death,
     isolated_many,
     isolated_model,
@@ -44,6 +48,8 @@ from benchmarks.measures import (
     team_pod,
     tree,
 )
+from benchmarks.projects import DURABLE, IN_MEMORY
+from benchmarks.venvs import CACHE
 from tests.support.postgres import reason_absent
 
 pytestmark = pytest.mark.slow  # each starts interpreters of its own
@@ -58,6 +64,7 @@ SMALL: dict[str, Callable[[], Awaitable[Figures]]] = {
     "dynamic": lambda: dynamic.measure("3", "20"),
     "history": lambda: history.measure(6, 1),
     "isolated": lambda: isolated.measure(4),
+    "isolated-call": lambda: isolated_call.measure(2, 2),
     "isolated-death": isolated_death.measure,
     "isolated-idle": lambda: isolated_many.measure("idle", 3),
     "isolated-model": lambda: isolated_model.measure(1),
@@ -118,6 +125,33 @@ def test_the_harness_drives_ramet(adapter: str, tmp_path: Path, monkeypatch: pyt
     assert '"child_turns": 3' in _output_of(f"benchmarks/peers/{adapter}.py", "fanout", "3", "0.0")
 
 
+@pytest.mark.parametrize("peer", [*IN_MEMORY, *DURABLE])
+def test_the_harness_drives_a_peer(peer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installed peer runs children as ours does. A limit of 5 model requests lets three children end."""
+    python = _python_of(peer)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # The harness leaves what it made there.
+    script = f"benchmarks/peers/bench_{peer}.py"
+
+    assert '"child_turns": 3' in _output_of(script, "fanout", "3", "0.0", python=python)
+    if peer in BY_NAME["limit-100"].peers:
+        assert '"requests": 5' in _output_of(script, "limit", "3", python=python)
+
+
+def test_ray_is_measured_and_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each process that Ray starts has a path of its folder in its command line, or a name of Ray."""
+    python = _python_of("ray")
+    with TemporaryDirectory(prefix="ramet-bench-") as folder:  # a short path: Ray has sockets below it
+        monkeypatch.setenv("TMPDIR", folder)
+        before = set(psutil.pids())
+
+        figures = json.loads(_output_of("benchmarks/peers/bench_ray.py", "isolated_call", python=python))
+
+        assert figures.keys() == {"bare_p50_ms", "bare_idle_mb"}
+        processes = [each for each in psutil.process_iter(["cmdline"]) if each.pid not in before]
+        commands = [" ".join(each.info["cmdline"] or []) for each in processes]
+        assert [each for each in commands if folder in each or each.startswith("ray::")] == []
+
+
 @pytest.mark.parametrize(
     "measurement", [each for each in CATALOGUE if each.kind == "import"], ids=lambda each: each.name
 )
@@ -126,5 +160,11 @@ def test_an_import_is_measured_in_a_bare_interpreter(measurement: Measurement) -
     assert '"modules": ' in _output_of("-P", "benchmarks/measures/imports.py", *measurement.arguments)
 
 
-def _output_of(*arguments: str) -> str:
-    return subprocess.run([sys.executable, *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+def _python_of(peer: str) -> str:
+    if not (CACHE / peer / "installed").is_file():
+        pytest.skip("`make bench ARGS='--peers'` installs it")
+    return str(CACHE / peer / "bin" / "python")
+
+
+def _output_of(*arguments: str, python: str = sys.executable) -> str:
+    return subprocess.run([python, *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout
