@@ -1,4 +1,4 @@
-"""`python -m benchmarks [name …] [--peers] [--rounds N] [--json OUT] [--write]`."""
+"""`python -m benchmarks [name …] [--peers] [--rounds N] [--json OUT] [--plots FOLDER] [--write]`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from benchmarks import machine, tables
+from benchmarks import machine, plots, tables
 from benchmarks.arguments import positive
 from benchmarks.catalogue import CATALOGUE, named
 from benchmarks.machine import ROOT
@@ -21,6 +21,7 @@ from benchmarks.sitting import Sitting, sit
 from benchmarks.venvs import interpreters_of
 
 PAGE = ROOT / "docs" / "performance.md"
+PLOTS = ROOT / "docs" / "plots"
 RESULTS = ROOT / "benchmarks" / "results"
 
 
@@ -50,6 +51,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     data = tables.as_data(about, chosen, sitting)
     if asked.json:
         _save(asked.json, data)
+    if asked.plots:
+        plots.write_all(data, asked.plots)
     for (name, peer), reason in sitting.left_out.items():
         print(f"left out: {peer}, {name}: {reason}", file=sys.stderr)
     if sitting.failures:
@@ -57,6 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1  # and a sitting with holes is not kept
     if asked.write:
         _save(RESULTS / f"{about['began'][:10]}-{about['commit']}.json", data)
+        plots.write_all(data, PLOTS)
         PAGE.write_text(tables.put_into(PAGE.read_text(), tables.for_page(about, chosen, sitting, PEERS)))
     return 0
 
@@ -70,10 +74,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--rounds", type=positive, default=5, help="processes for each measurement (default: 5)")
     parser.add_argument("--json", type=Path, metavar="OUT", help="write every value to a file")
+    parser.add_argument("--plots", type=Path, metavar="FOLDER", help="draw what peers took part in, as SVG files")
     parser.add_argument(
         "--write",
         action="store_true",
-        help="keep the sitting in benchmarks/results, docs/performance.md",
+        help="keep the sitting in benchmarks/results, docs/performance.md and docs/plots",
     )
     return parser
 

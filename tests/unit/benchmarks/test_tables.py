@@ -71,6 +71,7 @@ def test_the_page_states_the_origin_of_its_numbers() -> None:
     assert "| | `turn`: each, ms | does not |" in page
     assert "| ramet | 0.2 | |" in page
     assert "| Other 1.2 | 0.4 (2×) | stop |" in page
+    assert "![Turn](plots/turn.svg)" in page
 
 
 def test_the_terminal_shows_what_a_peer_does_not_do() -> None:
@@ -81,13 +82,14 @@ def test_the_terminal_shows_what_a_peer_does_not_do() -> None:
 
 
 def test_a_peer_that_failed_is_named_on_the_page() -> None:
-    """The page says which peer is missing in which measurement. The JSON has the reason."""
+    """The page says which peer is missing in which measurement, and draws nothing of it. The JSON has the reason."""
     measurements = measured_rounds([0.1], [0.2])
     measurements.leave_out(TURN, PEER.name, "no such package")
     page = tables.for_page(ABOUT, [TURN], measurements, [PEER])
 
     assert page.endswith("Left out, since it failed: Other (`turn`).")
     assert "| Other" not in page
+    assert "plots/turn.svg" not in page
     assert tables.as_data(ABOUT, [TURN], measurements)["left_out"] == {"turn, other": "no such package"}
 
 
