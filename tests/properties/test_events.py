@@ -9,12 +9,24 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ramet.core import events
 from ramet.core.errors import InvalidValue
-from ramet.core.events import AnyEvent, ClampEvent, Event, Notice, StateChanged, ToolStarted, decode, encode
+from ramet.core.events import (
+    AnyEvent,
+    ClampEvent,
+    Event,
+    Notice,
+    RunEnded,
+    StateChanged,
+    ToolStarted,
+    decode,
+    encode,
+    with_data,
+)
 from ramet.core.outcome import ErrorInfo, Result, Status, Usage
 from ramet.core.safety import Vote
 
@@ -186,6 +198,26 @@ def test_a_number_that_json_lacks_is_refused_when_written(value: float) -> None:
     """JSON has no NaN and no infinity: the error comes at the append, not when the journal is read."""
     with pytest.raises(InvalidValue):
         encode(ClampEvent(**WHOSE, field="memory_mb", asked=value, given=1.0))
+
+
+def test_a_number_that_json_lacks_is_refused_beside_a_value() -> None:
+    """The value of an end is not searched for such numbers, but its usage is."""
+    result = Result(status=Status.COMPLETED, value=[None], usage=Usage(usd=math.nan))
+
+    with pytest.raises(InvalidValue):
+        encode(RunEnded(**WHOSE, result=result))
+    assert decode(encode(RunEnded(**WHOSE, result=replace(result, usage=Usage()))))
+
+
+@given(value=plain, printed=st.text())
+@example(value=[1], printed="cut \ud83d")
+def test_an_end_with_its_value_as_json_text_is_the_same_event(value: Any, printed: str) -> None:
+    """Its line is equal, also beside text that is not valid Unicode, and so is the event of a reader."""
+    end = RunEnded(**WHOSE, result=Result(status=Status.COMPLETED, value=value, stdout=printed))
+    text_end = RunEnded(**WHOSE, result=replace(end.result, value=msgspec.Raw(msgspec.json.encode(value))))
+
+    assert encode(text_end) == encode(end)
+    assert with_data(text_end) == end
 
 
 def test_nan_inside_arguments_is_recorded_as_null() -> None:

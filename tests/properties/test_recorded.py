@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ramet.agent.definition import Agent
 from ramet.agent.result_codec import decode_result, encode_result
 from ramet.core.errors import DefinitionMissing, InvalidValue, NotShippable, ProtocolError
-from ramet.wire.values.journal_values import MAX_BYTES, from_record, to_record
+from ramet.wire.values.journal_values import MAX_BYTES, from_record, record_json, to_record
 
 
 class Colour(enum.Enum):
@@ -73,6 +73,23 @@ def test_the_result_of_a_function_is_read_back_unchanged(value: Any) -> None:
     """Also a result with keys that begin with "@": a resumed run must not take them for a type of ramet's."""
     agent = Agent(name="f", function=no_result)
     assert decode_result(agent, msgspec.json.decode(msgspec.json.encode(encode_result(agent, value)))) == value
+
+
+@given(VALUES)
+@example([2**53 + 1])
+@example([{"a": -(2**53) - 1}, (1, "\ud800")])
+@example({"x": [None, math.inf]})
+def test_the_json_text_of_a_record_is_the_record(value: Any) -> None:
+    """A value that needs more than plain JSON has no such text."""
+    text = record_json(value)
+
+    assert msgspec.json.decode(text) == to_record(value) if text is not None else is_more_than_plain(value)
+
+
+def is_more_than_plain(value: Any) -> bool:
+    """Return whether a value is encoded in a body, or has a tag."""
+    data = msgspec.json.encode(to_record(value))
+    return data.startswith(b'{"@body"') or b'"@' in data
 
 
 @given(THINGS)

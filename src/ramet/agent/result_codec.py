@@ -14,13 +14,18 @@ from ramet.core.errors import InvalidValue, NotShippable
 from ramet.core.outcome import safe_repr
 from ramet.models.json_values import to_json_value
 from ramet.wire.values.annotations import returned_type
-from ramet.wire.values.journal_values import from_record, to_record
+from ramet.wire.values.journal_values import from_record, record_json, to_record
 
 
 def encode_result(agent: Agent, value: Any) -> Any:
-    """Return a value as JSON for the record: an answer by its contract, data as data, other values as type and repr."""
+    """Return a value as JSON for the record: an answer by its contract, data as data, other values as type and repr.
+
+    Plain lists and dicts are returned as JSON text, as `msgspec.Raw`: no copy of a large value is made.
+    """
     if value is not None and agent.output is not None and agent.function is None:
         return OutputContract(agent.output).data(value)
+    if type(value) in (list, dict) and (text := record_json(value)) is not None:
+        return msgspec.Raw(text)
     with suppress(InvalidValue):
         data = to_json_value(value, "value")
         if b'"@' not in msgspec.json.encode(data):  # Otherwise a key may look like a type of ramet's.

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ramet.core.errors import InvalidValue
 from ramet.core.outcome import ErrorInfo, Result, Usage
@@ -66,7 +67,8 @@ class StateChanged(Event, frozen=True, kw_only=True, tag="state_changed"):
 class RunEnded(Event, frozen=True, kw_only=True, tag="run_ended"):
     """The end of a run, with its result.
 
-    A finished agent that receives mail starts again and ends again.
+    A finished agent that receives mail starts again and ends again. Until the event is published, lists and objects in
+    `result.value` may be JSON text (`msgspec.Raw`); readers get them as data.
     """
 
     result: Result
@@ -423,16 +425,19 @@ def encode(event: Event) -> bytes:
     Raises InvalidValue if the line could not be decoded again. Text that is not valid Unicode (half of a surrogate
     pair) is written as U+FFFD, and NaN inside plain data as null.
     """
-    try:
-        try:
-            line = _encoder.encode(event)
-        except UnicodeEncodeError:
-            line = _encoder.encode(_unicode(msgspec.to_builtins(event)))
-    except (TypeError, RecursionError) as problem:
-        raise InvalidValue("event", type(event).__name__, f"data that JSON can hold ({problem})") from None
-    if b":null" in line:
-        decode(line)  # NaN and the infinities become null, which a field that must be a number does not take.
+    line = _encode(event)
+    # A result may be large, and takes null anywhere: the rest of its event is checked.
+    checked = _encode(_with_value(event, None)) if isinstance(event, RunEnded) else line
+    if b":null" in checked:
+        decode(checked)  # NaN and the infinities become null, which a field that must be a number does not take.
     return line
+
+
+def with_data(event: Event) -> Event:
+    """Return the event as readers get it: a result that is JSON text is decoded."""
+    if isinstance(event, RunEnded) and isinstance(event.result.value, msgspec.Raw):
+        return _with_value(event, msgspec.json.decode(event.result.value))
+    return event
 
 
 def decode(line: bytes | str) -> Event:
@@ -445,6 +450,20 @@ def decode(line: bytes | str) -> Event:
     except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
         raise InvalidValue("event", line[:200], f"an event in JSON ({problem})") from None
     return event
+
+
+def _with_value(event: RunEnded, value: Any) -> RunEnded:
+    return replace(event, result=replace(event.result, value=value))
+
+
+def _encode(event: Event) -> bytes:
+    try:
+        try:
+            return _encoder.encode(event)
+        except UnicodeEncodeError:
+            return _encoder.encode(_unicode(msgspec.to_builtins(with_data(event))))
+    except (TypeError, RecursionError) as problem:
+        raise InvalidValue("event", type(event).__name__, f"data that JSON can hold ({problem})") from None
 
 
 def _unicode(value: Any) -> Any:

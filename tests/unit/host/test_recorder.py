@@ -9,11 +9,23 @@ import tempfile
 from contextlib import aclosing
 from pathlib import Path
 
+import msgspec
 import pytest
 from langchain_core.messages import AIMessageChunk
+from msgspec.structs import replace
 
 from ramet.concurrency.clock import FakeClock
-from ramet.core.events import Event, MessageRecorded, Notice, RunSpawned, StateChanged, TextDelta, decode
+from ramet.core.events import (
+    Event,
+    MessageRecorded,
+    Notice,
+    RunEnded,
+    RunSpawned,
+    StateChanged,
+    TextDelta,
+    decode,
+)
+from ramet.core.outcome import Result, Status
 from ramet.host.journal import recent_events
 from ramet.host.journal import recorder as module
 from ramet.host.journal.recent_events import KeptEvents
@@ -137,6 +149,21 @@ async def test_a_reader_after_the_close_gets_the_kept_events() -> None:
 
     assert await read(recorder.subscribe()) == [event]
     assert recorder._readers == []
+
+
+async def test_a_value_of_json_text_reaches_readers_as_data(tmp_path: Path) -> None:
+    """Early and late readers get the data of a result, and its line has the data."""
+    result = Result(status=Status.COMPLETED, value=msgspec.Raw(b'{"found":[1,null]}'))
+    recorder = Recorder(FakeClock(), tmp_path)
+    early = recorder.subscribe()
+    appended = recorder.append(RunEnded(**ROOT.stamp, result=result))
+    late = recorder.subscribe()
+    recorder.close()
+
+    expected = replace(appended, result=replace(result, value={"found": [1, None]}))
+    assert await read(early) == [expected]
+    assert await read(late) == [expected]
+    assert decode((tmp_path / "main.jsonl").read_bytes()) == expected
 
 
 def test_transcripts_follow_the_paths(tmp_path: Path) -> None:

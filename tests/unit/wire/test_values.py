@@ -290,6 +290,9 @@ def test_a_value_arrives_as_the_annotated_type(value: Any, returns: Any) -> None
         ([Row(5)], list[Row], "output[0].name", "str"),  # type: ignore[arg-type]
         ({"rows": [Row("a"), Row(None)]}, dict[str, list[Row]], "output['rows'][1].name", "str"),  # type: ignore[arg-type]
         ([1], list[Row | str] | None, "output", "list"),
+        ([[{"a": "b"}], [{"a": 1}]], list[list[dict[str, str]]], "output[1][0]['a']", "str"),
+        ([{"a": [1]}, {"a": 1}], list[dict[str, list[int]]], "output[1]['a']", "a list"),
+        ([{1: "a"}, {"b": "c"}], list[dict[int, str]], "output[1][key 0]", "int"),
         ({10**5_000: "a"}, dict[int, int], "output['a int']", "int"),
         ([10**5_000], list[str], "output[0]", "str"),
         ({10**5_000: "a"}, Options, "output", "keys of Options"),

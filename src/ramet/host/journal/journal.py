@@ -28,7 +28,7 @@ from ramet.core.errors import (
     StoreFailed,
     StoreInUse,
 )
-from ramet.core.events import Event, encode
+from ramet.core.events import Event
 from ramet.core.replay.replay import TreeReplay
 from ramet.disk.state_folder import JOURNAL, ensure_state_folder, state_folder
 from ramet.host import session_ids
@@ -260,16 +260,15 @@ class TreeJournal:
     """The queue of one tree's events for the journal, and the callbacks to call when they are persisted."""
 
     def __init__(
-        self, journal: Journal, publish: Callable[[Event], None], about: Callable[[], Mapping[str, Any]]
+        self, journal: Journal, publish: Callable[[Event, bytes], None], about: Callable[[], Mapping[str, Any]]
     ) -> None:
         self._journal, self._publish, self._about = journal, publish, about
         self.is_known = False  #: the store has the tree's document, or writes it before the events
         self.registered: Document | None = None  #: the tree's document, as this kernel wrote it first
         self._root = ""
         self._unregistered_entries: list[Entry] = []  #: from before the store was open, and had the tree's document
-        self._waiting_entries: deque[tuple[int, Event | DurableCallback]] = (
-            deque()
-        )  #: in order, each with the ticket that it waits for
+        #: In order, each with the ticket that it waits for; an event with its line.
+        self._waiting_entries: deque[tuple[int, Event | DurableCallback, bytes]] = deque()
         self._newest = 0  #: ticket
         self._failure: RametError | None = None
         self._listening: Callable[[], None] | None = None
@@ -281,18 +280,21 @@ class TreeJournal:
         """The number of entries that are not persisted or not yet processed."""
         return len(self._waiting_entries)
 
-    def append(self, event: Event) -> None:
-        """Put an event into the journal's queue. Never raises: a caller that needs to know calls `durable`."""
+    def append(self, event: Event, line: bytes) -> None:
+        """Put an event and its line into the journal's queue.
+
+        Never raises: a caller that needs to know calls `durable`.
+        """
         if self._failure is not None:
             return
         if not self._root:
             self._root = event.root
             self._journal._pages[self._root] = self
-        entry = Entry(event.root, event.run, event.seq, type(event).__struct_config__.tag, encode(event))  # type: ignore[arg-type]  # every event has a tag
+        entry = Entry(event.root, event.run, event.seq, type(event).__struct_config__.tag, line)  # type: ignore[arg-type]  # every event has a tag
         if not (self._journal.is_open and self.is_known):
             # A spawn that is recorded without its tree would never be found: the tree is registered in the store first.
             self._unregistered_entries.append(entry)
-            self._waiting_entries.append((0, event))
+            self._waiting_entries.append((0, event, line))
             if self._journal.is_open:
                 self._registration()
             return
@@ -302,15 +304,15 @@ class TreeJournal:
         except RametError as error:
             return self._fail(error)
         if self._journal.store.committed >= self._newest and not self._waiting_entries:
-            self._publish(event)
+            self._publish(event, line)
         else:
-            self._waiting_entries.append((self._newest, event))
+            self._waiting_entries.append((self._newest, event, line))
 
     def when_durable(self, do: DurableCallback, hurry: bool = True) -> None:
         """Call a function once all appended events are persisted, or cannot be."""
         if self._failure is not None or not self._waiting_entries:
             return do(self._failure)
-        self._waiting_entries.append((self._newest, do))
+        self._waiting_entries.append((self._newest, do, b""))
         if hurry and self._flushing is None:
             self._flushing = asyncio.create_task(self._flush_for_callbacks(), name="ramet journal")
 
@@ -375,7 +377,7 @@ class TreeJournal:
     async def _flush_for_callbacks(self) -> None:
         """Have the events written at once while callbacks wait for them."""
         try:
-            while any(not isinstance(each, Event) for _, each in self._waiting_entries):
+            while any(not isinstance(each, Event) for _, each, _ in self._waiting_entries):
                 await self.durable()
         except StoreFailed:
             pass  # The callbacks have received the error.
@@ -394,14 +396,16 @@ class TreeJournal:
         except RametError as error:
             return self._fail(error)
         if entries:
-            self._waiting_entries = deque((ticket or self._newest, each) for ticket, each in self._waiting_entries)
+            self._waiting_entries = deque(
+                (ticket or self._newest, each, line) for ticket, each, line in self._waiting_entries
+            )
             self._on_committed(self._journal.store.committed)
 
     def _on_committed(self, ticket: int) -> None:
         while self._waiting_entries and 0 < self._waiting_entries[0][0] <= ticket:
-            _, each = self._waiting_entries.popleft()
+            _, each, line = self._waiting_entries.popleft()
             if isinstance(each, Event):
-                self._publish(each)
+                self._publish(each, line)
             else:
                 each(None)
 
@@ -411,7 +415,7 @@ class TreeJournal:
             _log.critical("no more events of tree %s can be recorded: %s", self._root, error)
             self._failure = error
         entries, self._waiting_entries = self._waiting_entries, deque()
-        for _, each in entries:
+        for _, each, _ in entries:
             if not isinstance(each, Event):
                 each(self._failure)
 

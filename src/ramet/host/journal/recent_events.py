@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ramet.core.errors import InvalidValue
-from ramet.core.events import Event, decode, encode
+from ramet.core.events import Event, decode, encode, with_data
 
 _log = logging.getLogger("ramet.recorder")
 #: Events of one tree; older ones are in the transcripts, if there are any.
@@ -85,7 +85,7 @@ class KeptEvents:
     def __getitem__(self, index: int) -> Event:
         """Return the event at an index of the kept events; a negative index counts back from the newest."""
         event = self._events[index]
-        return event.read() if isinstance(event, _FileSlice) else event
+        return event.read() if isinstance(event, _FileSlice) else with_data(event)
 
     @property
     def end(self) -> int:
@@ -96,14 +96,11 @@ class KeptEvents:
         """Return the event at a position from `start` to `end`."""
         return self[position - self.start]
 
-    def append(self, event: Event) -> None:
-        """Add an event; move the oldest events out of memory, or drop them, if there are too many."""
+    def append(self, event: Event, line: bytes | None) -> None:
+        """Add an event and its line, if there is one; move the oldest events out of memory, or drop them, if needed."""
         if self.first is None:
             self.first = event
-        try:
-            size = len(encode(event))
-        except InvalidValue:
-            size = _NOT_JSON
+        size = _NOT_JSON if line is None else len(line)
         self._events.append(event)
         self._sizes.append(size)
         self._bytes += size

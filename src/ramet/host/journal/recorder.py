@@ -20,7 +20,17 @@ from msgspec.structs import force_setattr
 
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import InvalidValue
-from ramet.core.events import ClockStepped, Event, MessageRecorded, Notice, RunEnded, RunSpawned, TextDelta, encode
+from ramet.core.events import (
+    ClockStepped,
+    Event,
+    MessageRecorded,
+    Notice,
+    RunEnded,
+    RunSpawned,
+    TextDelta,
+    encode,
+    with_data,
+)
 from ramet.disk.state_folder import open_folder, write_gitignore
 from ramet.host.journal.journal import DurableCallback, Journal, TreeJournal
 from ramet.host.journal.recent_events import KeptEvents
@@ -37,6 +47,7 @@ MAX_LAG = 100_000
 STEP_S = 0.5
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MUST_BE_ON_DISK = (MessageRecorded, RunSpawned, RunEnded)
+_MAX_PENDING = 64  #: events of one transcript that are not written yet
 
 
 class Subscription:
@@ -159,14 +170,17 @@ class Recorder:
         self._count += 1
         force_setattr(event, "seq", self._count)
         force_setattr(event, "at", now)
-        if self._page is None:
-            self._publish(event)
-        else:
-            try:
-                self._page.append(event)
-            except InvalidValue:  # It cannot be encoded: it was never recorded.
+        line = None
+        try:
+            line = encode(event)
+        except InvalidValue:  # It cannot be encoded: it was never recorded.
+            if self._page is not None or self._files is not None:
                 self._count -= 1
                 raise
+        if self._page is None or line is None:
+            self._publish(event, line)
+        else:
+            self._page.append(event, line)
         return event
 
     def when_durable(self, do: DurableCallback, hurry: bool = True) -> None:
@@ -186,12 +200,14 @@ class Recorder:
         if self._page is not None:
             self._page.is_known = True
 
-    def _publish(self, event: Event) -> None:
-        self.recent_events.append(event)
-        if self._files is not None:
-            self._files.write(event)
-        for reader in self._readers:
-            reader.offer(event)
+    def _publish(self, event: Event, line: bytes | None) -> None:
+        self.recent_events.append(event, line)
+        if self._files is not None and line is not None:
+            self._files.write(event, line)
+        if self._readers:
+            event = with_data(event)
+            for reader in self._readers:
+                reader.offer(event)
 
     def feed(self, run: RunInfo, chunk: AIMessageChunk, step: str) -> None:
         """Pass a chunk of a reply to the readers of provisional text: as an event, or unchanged to the session."""
@@ -257,11 +273,11 @@ class _Transcripts:
         self._pending: dict[str, list[bytes]] = {}
         self._broken = self._is_made = False
 
-    def write(self, event: Event) -> None:
+    def write(self, event: Event, line: bytes) -> None:
         lines = self._pending.setdefault(event.path, [])
-        lines.append(encode(event))
+        lines += (line, b"\n")
         # A message, a spawn and an end are on disk before they are published; smaller events are written with the next.
-        if isinstance(event, _MUST_BE_ON_DISK) or len(lines) >= 64:
+        if isinstance(event, _MUST_BE_ON_DISK) or len(lines) >= 2 * _MAX_PENDING:
             self._flush(event.path)
 
     def close(self) -> None:
@@ -279,8 +295,19 @@ class _Transcripts:
                     write_gitignore(self._folder.parent)
                     self._is_made = True
                 descriptor = os.open(file.name, _APPEND, 0o600, dir_fd=folder)  # It holds private text of agents.
-            with open(descriptor, "ab") as transcript:  # noqa: PTH123 - a descriptor
-                transcript.write(b"\n".join(lines) + b"\n")
+            try:
+                _write_all(descriptor, lines)
+            finally:
+                os.close(descriptor)
         except OSError as error:
             self._broken = True
             _log.error("transcripts can no longer be written to %s: %s", self._folder, error)
+
+
+def _write_all(fd: int, parts: list[bytes]) -> None:
+    """Write all parts, normally with one call and without a copy. Raises OSError."""
+    remaining = sum(map(len, parts)) - os.writev(fd, parts)
+    if remaining:
+        rest = memoryview(b"".join(parts))[-remaining:]
+        while rest:
+            rest = rest[os.write(fd, rest) :]

@@ -9,7 +9,7 @@ import enum
 import sys
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from itertools import chain, count, repeat
 from typing import Any, NamedTuple
@@ -25,6 +25,7 @@ from ramet.wire.values.validators import (
     fit_each,
     fit_items,
     fit_one,
+    fit_unchanged,
     format_type,
     instance,
     literal,
@@ -171,7 +172,10 @@ class Coercer:
                 return value
             raise TypeMismatch(value, "a list")
 
-        return Check(frozenset({list} if item is None else ()), fit)
+        def are_lists(values: Collection[Any]) -> bool:
+            return set(map(type, values)) <= {list} and fit_unchanged(item, list(chain.from_iterable(values)))
+
+        return Check(frozenset({list} if item is None else ()), fit, are_lists)
 
     def _tuple(self, args: tuple[Any, ...]) -> Check:
         if len(args) == 2 and args[1] is Ellipsis:
@@ -215,12 +219,19 @@ class Coercer:
                 if not self._keys.can_hold(keys):
                     raise TypeMismatch(keys, "keys that a dict can hold")
                 value = dict(zip(keys, value.values(), strict=True))
-            if item is not None and not set(map(type, value.values())) <= item.exact:
+            if not fit_unchanged(item, value.values()):
                 values = fit_each(value, repeat(item), value.values())
                 value = dict(zip(value, values, strict=True))
             return value
 
-        return Check(frozenset({dict} if key is None and item is None else ()), fit)
+        def are_dicts(values: Collection[Any]) -> bool:
+            if not set(map(type, values)) <= {dict}:
+                return False
+            if key is not None and not set(map(type, chain.from_iterable(values))) <= key.exact:
+                return False
+            return item is None or fit_unchanged(item, list(chain.from_iterable(map(dict.values, values))))
+
+        return Check(frozenset({dict} if key is None and item is None else ()), fit, are_dicts)
 
 
 def _member(cls: type[enum.Enum], value: Any) -> enum.Enum:

@@ -35,6 +35,11 @@ def to_record(value: Any, *, label: str = "value") -> Any:
     return {_BODY: [size, base64.b64encode(body).decode()]}
 
 
+def record_json(value: Any) -> bytes | None:
+    """Return the data of `to_record` as JSON, if the value is plain data that every JSON parser reads exactly."""
+    return values.plain_json(value, max_int=_MAX_INT)
+
+
 def from_record(data: Any, returns: Any = None, *, label: str = "value") -> Any:
     """Return the value that `to_record` encoded, converted to the annotation `returns`.
 

@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from itertools import count, repeat
 from typing import Any, Final, NamedTuple
 
@@ -54,6 +54,7 @@ class Check(NamedTuple):
 
     exact: frozenset[type]  #: values of these types fit unchanged
     fit: Callable[[Any], Any]  #: returns the coerced value. Raises TypeMismatch.
+    fit_unchanged: Callable[[Collection[Any]], bool] = lambda _: False  #: True only if all values fit unchanged
 
 
 class Keys:
@@ -84,7 +85,7 @@ def check_parts(body: bytes, size: int, label: str) -> None:
 
     Raises InvalidValue if there are too many parts.
     """
-    if _parts_of(body, size) <= MAX_PARTS:
+    if size <= MAX_PARTS or _parts_of(body, size) <= MAX_PARTS:
         return
     text = body[:size]
     if b"\\" in text:
@@ -108,9 +109,12 @@ def fit_one(check: Check | None, value: Any) -> Any:
 
 def fit_items(check: Check | None, values: list[Any]) -> list[Any]:
     """Return all values, each coerced by the same check. Raises TypeMismatch if one does not fit."""
-    if check is None or set(map(type, values)) <= check.exact:
-        return values
-    return fit_each(count(), repeat(check), values)
+    return values if fit_unchanged(check, values) else fit_each(count(), repeat(check), values)
+
+
+def fit_unchanged(check: Check | None, values: Collection[Any]) -> bool:
+    """Return True if all values fit a check unchanged, as far as this can be seen without a call for each value."""
+    return check is None or set(map(type, values)) <= check.exact or check.fit_unchanged(values)
 
 
 def fit_each(
