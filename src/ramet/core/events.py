@@ -426,8 +426,9 @@ def encode(event: Event) -> bytes:
     pair) is written as U+FFFD, and NaN inside plain data as null.
     """
     line = _encode(event)
-    # A result may be large, and takes null anywhere: the rest of its event is checked.
-    checked = _encode(_with_value(event, None)) if isinstance(event, RunEnded) else line
+    checked = line
+    if isinstance(event, RunEnded) and event.result.value is not None:
+        checked = _encode(_with_value(event, None))  # The value may be large, and takes null anywhere.
     if b":null" in checked:
         decode(checked)  # NaN and the infinities become null, which a field that must be a number does not take.
     return line

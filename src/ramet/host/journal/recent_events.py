@@ -14,8 +14,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ramet.core.errors import InvalidValue
-from ramet.core.events import Event, decode, encode, with_data
+from ramet.core.events import Event, decode
 
 _log = logging.getLogger("ramet.recorder")
 #: Events of one tree; older ones are in the transcripts, if there are any.
@@ -65,7 +64,9 @@ class KeptEvents:
     def __init__(self, folder: pathlib.Path | None = None) -> None:
         """Set `folder`, where files are created; None: the system's folder for temporary files."""
         self._folder = folder
-        self._events: deque[Event | _FileSlice] = deque()
+        #: Lines in place of objects: no collector visits them, and few readers come late. An event that cannot be
+        #: encoded has no line.
+        self._events: deque[Event | bytes | _FileSlice] = deque()
         self._sizes: deque[int] = deque()  #: of the newest events, which are in memory
         self._bytes = 0
         self._files: deque[_File] = deque()
@@ -85,7 +86,9 @@ class KeptEvents:
     def __getitem__(self, index: int) -> Event:
         """Return the event at an index of the kept events; a negative index counts back from the newest."""
         event = self._events[index]
-        return event.read() if isinstance(event, _FileSlice) else with_data(event)
+        if isinstance(event, _FileSlice):
+            return event.read()
+        return decode(event) if isinstance(event, bytes) else event
 
     @property
     def end(self) -> int:
@@ -101,7 +104,7 @@ class KeptEvents:
         if self.first is None:
             self.first = event
         size = _NOT_JSON if line is None else len(line)
-        self._events.append(event)
+        self._events.append(event if line is None else line)
         self._sizes.append(size)
         self._bytes += size
         while self._bytes > MAX_MEMORY and len(self._sizes) > 1:
@@ -111,13 +114,10 @@ class KeptEvents:
 
     def _move_out(self) -> None:
         """Move the oldest event that is in memory to a file."""
-        event = self._events[-len(self._sizes)]
-        assert not isinstance(event, _FileSlice), "an event with a size is in memory"
+        line = self._events[-len(self._sizes)]
         try:
-            file_slice = self._file().add(encode(event))
-            self._events[-len(self._sizes)] = file_slice
-        except InvalidValue:
-            pass  # The event cannot be encoded: it stays in memory.
+            if isinstance(line, bytes):  # An event that cannot be encoded stays in memory.
+                self._events[-len(self._sizes)] = self._file().add(line)
         except OSError as problem:
             _log.warning("the oldest events are dropped, since no file can be written for them: %s", problem)
             self._files.clear()
@@ -144,7 +144,7 @@ class KeptEvents:
         return self._files[-1]
 
     @staticmethod
-    def _is_in(file: _File, event: Event | _FileSlice) -> bool:
+    def _is_in(file: _File, event: Event | bytes | _FileSlice) -> bool:
         """Return whether an event is in a file, or stayed in memory among the events of files."""
         return not isinstance(event, _FileSlice) or event.file is file
 

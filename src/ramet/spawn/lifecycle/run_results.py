@@ -32,12 +32,11 @@ def result_of(run: Run, verdict: TurnResult) -> Result:
 
 def recorded_form(run: Run, result: Result) -> Result:
     """Return a result as it is recorded: its value encoded, and only the newest text that it printed."""
-    return replace(
-        result,
-        value=encode_result(run.agent, result.value),
-        stdout=result.stdout[-RECORDED_CHARS:],
-        stderr=result.stderr[-RECORDED_CHARS:],
-    )
+    value = encode_result(run.agent, result.value)
+    stdout, stderr = result.stdout[-RECORDED_CHARS:], result.stderr[-RECORDED_CHARS:]
+    if value is result.value and stdout is result.stdout and stderr is result.stderr:
+        return result
+    return replace(result, value=value, stdout=stdout, stderr=stderr)
 
 
 def reported_result(result: Result, failure: RametError | None) -> Result:
