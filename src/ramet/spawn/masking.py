@@ -21,12 +21,13 @@ def secret_forms(run: Run) -> frozenset[str]:
 
 def private_forms(run: Run) -> frozenset[str]:
     """Return the forms of secrets, and of values of variables that are too long to occur by chance."""
-    return secret_forms(run) | forms_of(value for grant in run.grants() for value in _variables(grant))
+    grants = tuple(run.grants())
+    return forms_of(value for grant in grants for value in _private_values(grant)) if grants else frozenset()
 
 
 def forms_of_grant(grant: Grant) -> frozenset[str]:
     """Return the forms of the secrets and variables of one grant."""
-    return forms_of((*grant.secrets.values(), *_variables(grant)))
+    return forms_of(_private_values(grant))
 
 
 def masked_text(run: Run, text: str, most: int | None = None) -> str:
@@ -34,6 +35,8 @@ def masked_text(run: Run, text: str, most: int | None = None) -> str:
 
     Text far behind the cut is not searched: a guest may write much text that takes long to search.
     """
+    if not text:
+        return text
     if most is None:
         return mask_text(text, private_forms(run))
     return mask_text(text[: 2 * most], private_forms(run))[:most]
@@ -45,7 +48,8 @@ def masked_error(run: Run, error: ErrorInfo | None, most: int | None = None) -> 
         return None
     if most is not None:
         return ErrorInfo(type=masked_text(run, error.type, 100), message=masked_text(run, error.message, most))
-    forms = private_forms(run)
+    if not (forms := private_forms(run)):
+        return error
     return replace(error, type=mask_text(error.type, forms), message=mask_text(error.message, forms))
 
 
@@ -65,6 +69,7 @@ def _masked_block(block: dict[str, object], forms: frozenset[str]) -> dict[str, 
     return {key: mask_text(value, forms) if isinstance(value, str) else value for key, value in block.items()}
 
 
-def _variables(grant: Grant) -> Iterator[str]:
-    """Return the values of variables, except the folders that ramet itself lets agents import from."""
-    return (value for name, value in grant.env_vars.items() if len(value) >= LEAST and name != IMPORTS)
+def _private_values(grant: Grant) -> Iterator[str]:
+    """Yield secrets, and values of variables except the folders that ramet itself lets agents import from."""
+    yield from grant.secrets.values()
+    yield from (value for name, value in grant.env_vars.items() if len(value) >= LEAST and name != IMPORTS)

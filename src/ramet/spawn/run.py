@@ -146,8 +146,13 @@ class Run:
     pending_change: Callable[[], None] | None = None  #: a change to apply when its next turn begins
     memory: Any = None  #: its working copy of its state, once that was requested
     reported_result: Result | None = None  #: the result, once waiters may receive it
+    has_grants: bool = field(init=False)  #: a grant was given to it, or to a run above it
     _recorded_end: asyncio.Future[Result] | None = None
     _conclusion: asyncio.Future[Result] | None = None
+
+    def __post_init__(self) -> None:
+        is_own = self.grant is not None or self.step_ceiling is not None
+        self.has_grants = is_own or (self.parent is not None and self.parent.has_grants)
 
     @property
     def is_living(self) -> bool:
@@ -347,7 +352,7 @@ class Run:
 
     def grants(self) -> Iterator[Grant]:
         """Iterate over the grants of the run and of every run above it, nearest first."""
-        for run in self.lineage():
+        for run in self.lineage() if self.has_grants else ():
             yield from (grant for grant in (run.grant, run.step_ceiling) if grant is not None)
 
     def is_below(self, other: Run) -> bool:

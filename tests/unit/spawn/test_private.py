@@ -10,6 +10,7 @@ import pytest
 
 from ramet.core.outcome import ErrorInfo
 from ramet.spawn.masking import masked_error, masked_text
+from ramet.spawn.run import Run
 
 SECRET = "correct horse battery"
 
@@ -19,6 +20,37 @@ def run() -> Any:
     """Return a run with one environment variable."""
     grant = SimpleNamespace(secrets={}, env_vars={"GREETING": SECRET})
     return SimpleNamespace(grants=lambda: [grant])
+
+
+@pytest.mark.parametrize("field", ["grant", "step_ceiling"])
+def test_values_of_runs_far_above_are_masked(run: Any, field: str) -> None:
+    """The grant of any run above counts, also of one that was given another grant when it was resumed."""
+    (grant,) = run.grants()
+    top = make_run(None, **{field: grant})
+    below = make_run(make_run(top))
+
+    assert masked_text(below, f"it is {SECRET}") == "it is ***"
+    setattr(top, field, SimpleNamespace(secrets={"TOKEN": "another secret"}, env_vars={}))
+    assert masked_text(below, "it is another secret") == "it is ***"
+    assert list(make_run(make_run(None)).grants()) == []
+
+
+def make_run(parent: Run | None, **fields: Any) -> Run:
+    """Return a run of which only its grants and its place in the tree are needed."""
+    unused: Any = None
+    return Run(
+        info=unused,
+        name="a",
+        agent=unused,
+        parent=parent,
+        request=unused,
+        context=unused,
+        admission_slot=unused,
+        max_turns=1,
+        limits=unused,
+        rights=(),
+        **fields,
+    )
 
 
 def test_a_value_is_masked_before_the_text_is_cut(run: Any) -> None:

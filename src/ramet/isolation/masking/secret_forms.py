@@ -40,8 +40,7 @@ def mask_text(text: str, forms: Iterable[str]) -> str:
     Percent encoding, backslashes, references of HTML and line breaks in the middle of a form are recognized, except in
     a text above 16 KiB.
     """
-    known = sorted(forms, key=len, reverse=True)
-    if not known or not text:
+    if not text or not (known := sorted(forms, key=len, reverse=True)):
         return text
     data = text.encode("utf-8", "surrogatepass")
     secrets = [each.encode("utf-8", "surrogatepass") for each in known]

@@ -417,7 +417,8 @@ async def _wait_for_child_sandboxes(run: Run) -> None:
 
     A caller that is notified of the run's end must find no process of its children; they are being stopped too.
     """
-    child_ends = [child.recorded_end() for child in run.attached_children() if child.grant is not None]
+    children = run.children.values()
+    child_ends = [each.recorded_end() for each in children if each.grant is not None and not each.detached]
     if child_ends:
         with suppress(asyncio.CancelledError):  # Cancelled again: the time to wait is over.
             await asyncio.wait(child_ends)
