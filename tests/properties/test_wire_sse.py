@@ -7,10 +7,20 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ramet.core.errors import ProtocolError
-from ramet.wire.sse import HEARTBEAT, Parser, ServerSentEvent, encode
+from ramet.wire.sse import HEARTBEAT, Parser, ServerSentEvent, encode, encode_numbered
 
 bodies = st.one_of(st.binary(max_size=60), st.text(max_size=40).map(lambda text: text.encode(errors="replace")))
 lines = st.lists(st.sampled_from([b"\n", b"\r", b"\r\n", b" ", b":", b"data: x", "ü".encode(), b"\xff", b""]))
+
+
+@given(st.lists(st.one_of(bodies, lines.map(b"".join))), st.integers(1, 2**40))
+@example(["\u00e9".encode()[:1], "\u00e9".encode()[1:]], 1)
+@example([b"a\r", b"b"], 9)
+def test_numbered_events_are_encoded_as_each_of_them_is(given_bodies: list[bytes], first: int) -> None:
+    """Also where one body is no text, or only all of them together are."""
+    sent = [encode("chunk", body, f"t:{number}") for number, body in enumerate(given_bodies, first)]
+
+    assert encode_numbered("chunk", given_bodies, "t:", first) == b"".join(sent)
 
 
 @given(st.lists(st.one_of(bodies, lines.map(b"".join))), st.lists(st.integers(1, 7), min_size=1))

@@ -163,12 +163,15 @@ class DelegatedKey(Struct):
     rights: Sequence[Right]
 
 
+ChunkKind = Literal["chunk", "error", "done"]
+
+
 class Chunk(NamedTuple):
     """A piece of an answer: `number` counts the chunks of one turn from 1; a reader continues after a number."""
 
     turn: str  #: id of the turn
     number: int
-    kind: Literal["chunk", "error", "done"]
+    kind: ChunkKind
     body: bytes  #: as the agent wrote it, in its transport format; of an error, a problem document as JSON
 
 

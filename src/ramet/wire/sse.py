@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ramet.core.errors import ProtocolError
@@ -33,6 +33,15 @@ def encode(event: str, data: bytes, id: str = "") -> bytes:
         event, data = event + BASE64, base64.b64encode(data)
     head = f"id: {id}\nevent: {event}\ndata: " if id else f"event: {event}\ndata: "
     return b"%s%s\n\n" % (head.encode(), data.replace(b"\n", b"\ndata: ") if b"\n" in data else data)
+
+
+def encode_numbered(event: str, bodies: Sequence[bytes], prefix: str, first: int) -> bytes:
+    """Return events as `encode` does, one after the other, whose ids are the prefix with `first` and its followers."""
+    text = b"".join(bodies)
+    if not text.isascii() or b"\r" in text or b"\n" in text:
+        return b"".join([encode(event, each, f"{prefix}{number}") for number, each in enumerate(bodies, first)])
+    head, middle = f"id: {prefix}".encode(), f"\nevent: {event}\ndata: ".encode()
+    return b"".join([b"%s%d%s%s\n\n" % (head, number, middle, each) for number, each in enumerate(bodies, first)])
 
 
 def _is_text(data: bytes) -> bool:

@@ -19,7 +19,8 @@ from ramet.host.runtime import AgentRuntime
 from ramet.services.contract import AgentSpec, Chunk
 from ramet.services.errors import BodyTooLarge, Missed
 from ramet.services.turns.queue import TurnLimits, TurnQueue
-from ramet.services.turns.turn import CHUNK_BYTES, Turn
+from ramet.services.turns.turn import CHUNK_BYTES, Batch, Turn
+from ramet.wire.sse import encode
 from tests.support.echo_agents import Echo, EchoInfo
 from tests.support.turns import chunks_of
 from tests.support.waiting import eventually
@@ -501,6 +502,16 @@ async def test_a_turn_that_the_end_of_its_agent_cut_is_an_error(new_queue: Talki
     await agent.close("killed")
 
     assert problem(await read(turn))["detail"] == "the agent has ended"
+
+
+def test_a_batch_is_a_sequence_of_its_chunks() -> None:
+    """Its events are those of its chunks, of which the last one may be an error."""
+    batch = Batch("t", 8, [b"a", b"b", b"{}"], "error")
+    chunks = [Chunk("t", 8, "chunk", b"a"), Chunk("t", 9, "chunk", b"b"), Chunk("t", 10, "error", b"{}")]
+
+    assert list(batch) == chunks == batch[:]
+    assert (batch[0], batch[-1], batch[1:], batch.last) == (chunks[0], chunks[-1], chunks[1:], 10)
+    assert batch.events == b"".join(encode(each.kind, each.body, f"t:{each.number}") for each in chunks)
 
 
 async def test_a_slow_reader_delays_no_other_reader(new_queue: Talking) -> None:

@@ -31,15 +31,16 @@ from ramet.core.errors import Aborted, BusyError, Gone, InvalidValue, OwnedElsew
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import ResumableAgent, RunningAgent
 from ramet.services.errors import BodyTooLarge, Missed, TakenOver, ValuesMissing, Withdrawn
+from ramet.services.turns.known_turns import KnownTurns
 from ramet.services.turns.log import LoggedTurn, RequestedTurn, TurnLog, TurnWriter
-from ramet.services.turns.turn import ON_LEAVE, KnownTurns, OnLeave, ReplayBuffer, Turn
+from ramet.services.turns.turn import ON_LEAVE, OnLeave, ReplayBuffer, Turn
 
 _log = logging.getLogger("ramet.services")
 
 TurnPhase = Literal["begun", "answering", "over"]
 
-#: Chunks, and bytes, that an agent may send before readers run on the event loop.
-_YIELD_CHUNKS, _YIELD_BYTES = 64, 64 * 1024
+#: Chunks, and bytes, that an agent may send before readers run on the event loop. After each 64 chunks, the time counts.
+_YIELD_CHUNKS, _YIELD_BYTES, _LOOK_CHUNKS, _YIELD_S = 256, 64 * 1024, 64, 0.001
 _MOVED_ERRORS = (OwnedElsewhere, TakenOver)
 
 
@@ -339,7 +340,8 @@ class TurnQueue:
             pieces = self._running_agent.resume_turn(turn.resume_from[0], body, turn.format, turn.resume_from[1])
         else:
             raise Aborted("its kernel was lost in the middle of this turn, and the outcome of the turn is unknown")
-        count = size = 0
+        loop, count, size = asyncio.get_running_loop(), 0, 0
+        yielded_at = loop.time()
         try:
             async for piece in pieces:
                 if not turn.is_over or turn.read_error is not None:  # Else its end was sent here: the rest is recorded.
@@ -349,9 +351,10 @@ class TurnQueue:
                     if turn.unsaved_chunks:
                         await self._writer.wait_for_space(turn)
                 count, size = count + 1, size + len(piece)
-                if count >= _YIELD_CHUNKS or size >= _YIELD_BYTES:  # An agent that never waits would block all readers.
-                    count = size = 0
+                is_long = not count % _LOOK_CHUNKS and (count >= _YIELD_CHUNKS or loop.time() - yielded_at >= _YIELD_S)
+                if is_long or size >= _YIELD_BYTES:  # An agent that never waits would block all readers.
                     await asyncio.sleep(0)
+                    count, size, yielded_at = 0, 0, loop.time()
         finally:
             if (aclose := getattr(pieces, "aclose", None)) is not None:
                 await aclose()

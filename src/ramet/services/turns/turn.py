@@ -9,18 +9,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import nullcontext
 from functools import cached_property
-from typing import Literal
+from typing import Final, Literal, overload
 
-from ramet.concurrency.clock import Clock
 from ramet.core.errors import InvalidValue, NotYours, OutputTooLarge, RametError
-from ramet.services.contract import Chunk
+from ramet.services.contract import Chunk, ChunkKind
 from ramet.services.errors import Missed, Withdrawn
 from ramet.services.problems import to_problem
 from ramet.services.teams.agents import AgentAccess
-from ramet.wire.sse import encode
+from ramet.wire.sse import encode, encode_numbered
 
 #: The treatment of a turn when its last reader leaves before its end.
 OnLeave = Literal["go_on", "interrupt"]
@@ -39,7 +38,7 @@ class ReplayBuffer:
         self._turns: deque[Turn] = deque()  #: turns that may have chunks here, in the order of their first chunks
 
     def put(self, turn: Turn, size: int) -> None:
-        """Count a new chunk of a turn, and drop the oldest chunks until all fit."""
+        """Count new chunks of a turn, and drop the oldest chunks until all fit."""
         if not self._turns or self._turns[-1] is not turn:
             self._turns.append(turn)
         self.used_bytes += size
@@ -56,12 +55,41 @@ class ReplayBuffer:
             self._turns.remove(turn)
 
 
-class Batch(list[Chunk]):
-    """Consecutive chunks, for all readers at the same position."""
+class Batch(Sequence[Chunk]):
+    """Consecutive chunks of a turn, for all readers at the same position."""
+
+    def __init__(self, turn: str, first: int, bodies: Sequence[bytes], last_kind: ChunkKind) -> None:
+        self._turn, self.first, self._bodies, self._last_kind = turn, first, bodies, last_kind
+
+    def __len__(self) -> int:
+        return len(self._bodies)
+
+    @overload
+    def __getitem__(self, index: int) -> Chunk: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Chunk]: ...
+    def __getitem__(self, index: int | slice) -> Chunk | list[Chunk]:
+        positions = range(len(self))[index]
+        return self._chunk(positions) if isinstance(positions, int) else list(map(self._chunk, positions))
+
+    @property
+    def last(self) -> int:
+        """The number of the last chunk."""
+        return self.first + len(self) - 1
 
     @cached_property
     def events(self) -> bytes:
-        return b"".join([encode(each.kind, each.body, f"{each.turn}:{each.number}") for each in self])
+        if self._last_kind == "chunk":
+            return encode_numbered("chunk", self._bodies, f"{self._turn}:", self.first)
+        events = encode_numbered("chunk", self._bodies[:-1], f"{self._turn}:", self.first)
+        return events + encode(self._last_kind, self._bodies[-1], f"{self._turn}:{self.last}")
+
+    def _chunk(self, position: int) -> Chunk:
+        kind = self._last_kind if position == len(self) - 1 else "chunk"
+        return Chunk(self._turn, self.first + position, kind, self._bodies[position])
+
+
+_NO_BATCH: Final = Batch("", 0, (), "chunk")
 
 
 class Turn:
@@ -98,20 +126,28 @@ class Turn:
         self.has_begun = on_chunk is None  #: whether its beginning is recorded
         self.resume_from: tuple[int, Sequence[bytes]] | None = None  #: for `ResumableAgent.resume_turn`
         self._on_chunk = on_chunk
-        self._chunks: deque[Chunk] = deque()
+        self._bodies: deque[bytes] = deque()  #: of the kept chunks; the last one has the number `readable_number`
+        self._last_kind: ChunkKind = "chunk"  #: of the newest chunk that can be read
         self._buffer, self._on_reader_gone = buffer, on_reader_gone
         self._readers = 0
-        self._newest = Batch()  #: the batch that was read last
+        self._newest = _NO_BATCH  #: the batch that was read last
         self._change_event = asyncio.Event()
 
     # ---- chunks of the agent
 
     def put(self, body: bytes) -> None:
         """Add the next chunk, and wake waiting readers. Raises OutputTooLarge for a chunk that exceeds the buffer."""
-        limit = self._buffer.limit - CHUNK_BYTES
-        if len(body) > limit:
+        size = len(body) + CHUNK_BYTES
+        if size > self._buffer.limit:
+            limit = self._buffer.limit - CHUNK_BYTES
             raise OutputTooLarge("a chunk of an answer, in bytes", size=len(body), limit=limit)
-        self._put(Chunk(self.id, self.newest_number + 1, "chunk", body))
+        if self._on_chunk is not None:
+            self._record(Chunk(self.id, self.newest_number + 1, "chunk", body))
+            return
+        self.newest_number = self.readable_number = self.newest_number + 1
+        self._bodies.append(body)
+        self._buffer.put(self, size)
+        self._change_event.set()
 
     def end(self, error: BaseException | None) -> None:
         """Add the last chunk, with the outcome; idempotent."""
@@ -119,9 +155,14 @@ class Turn:
             return
         self.is_over, self.body = True, b""
         if error is None:
-            self._put(Chunk(self.id, self.newest_number + 1, "done", b""))
+            chunk = Chunk(self.id, self.newest_number + 1, "done", b"")
         else:
-            self._put(Chunk(self.id, self.newest_number + 1, "error", to_problem(error).encode()))
+            chunk = Chunk(self.id, self.newest_number + 1, "error", to_problem(error).encode())
+        if self._on_chunk is not None:
+            self._record(chunk)
+        else:
+            self.newest_number = chunk.number
+            self.publish([chunk])
 
     def restore(self, chunks: Sequence[Chunk]) -> None:
         """Restore the chunks that another kernel recorded."""
@@ -133,11 +174,12 @@ class Turn:
 
     def publish(self, chunks: Sequence[Chunk]) -> None:
         """Make the next chunks readable."""
-        for chunk in chunks:
-            self.readable_number = chunk.number
-            self._chunks.append(chunk)
-            self._buffer.put(self, _size(chunk))
-        self._change_event.set()
+        if chunks:
+            self.readable_number, self._last_kind = chunks[-1].number, chunks[-1].kind
+            bodies = [each.body for each in chunks]
+            self._bodies.extend(bodies)
+            self._buffer.put(self, sum(map(len, bodies)) + len(bodies) * CHUNK_BYTES)
+            self._change_event.set()
 
     def fence(self, error: RametError) -> None:
         """End every reader with an error, because the turn continues elsewhere.
@@ -150,15 +192,13 @@ class Turn:
 
     def drop_oldest(self) -> int:
         """Drop the oldest chunk. Return the freed bytes, 0 if there is no chunk. Only the buffer calls this."""
-        return _size(self._chunks.popleft()) if self._chunks else 0
+        return len(self._bodies.popleft()) + CHUNK_BYTES if self._bodies else 0
 
-    def _put(self, chunk: Chunk) -> None:
+    def _record(self, chunk: Chunk) -> None:
+        assert self._on_chunk is not None, "checked before"
         self.newest_number = chunk.number
-        if self._on_chunk is None:
-            self.publish([chunk])
-        else:
-            self.unsaved_chunks.append(chunk)
-            self._on_chunk(self)
+        self.unsaved_chunks.append(chunk)
+        self._on_chunk(self)
 
     async def _wait_changed(self) -> None:
         """Wait for news. Only a reader that has read everything waits; the others are not waiting."""
@@ -206,12 +246,12 @@ class Turn:
                         continue
                     self._check(after)
                     batch = self._batch_after(after)
-                    after = batch[-1].number
+                    after = batch.last
                     yield batch
         finally:
             self._readers -= 1
             if not self._readers:
-                self._newest = Batch()
+                self._newest = _NO_BATCH
             if not self._readers and not self.is_over and self.on_leave == "interrupt":
                 self._on_reader_gone(self)
 
@@ -220,9 +260,11 @@ class Turn:
 
         The batch of the last reader is used again if it fits.
         """
-        if not self._newest or self._newest[0].number != after + 1:
-            start = after - (self.readable_number - len(self._chunks))
-            self._newest = Batch(self._chunks[index] for index in range(start, min(start + BATCH, len(self._chunks))))
+        if self._newest.first != after + 1:
+            start = after - (self.readable_number - len(self._bodies))
+            stop = min(start + BATCH, len(self._bodies))
+            last_kind = self._last_kind if stop == len(self._bodies) else "chunk"
+            self._newest = Batch(self.id, after + 1, [self._bodies[at] for at in range(start, stop)], last_kind)
         return self._newest
 
     def _check_right(self, access: AgentAccess) -> None:
@@ -235,72 +277,6 @@ class Turn:
 
     def _check(self, after: int) -> None:
         """Check that the chunk after this number is still kept."""
-        if after < self.readable_number - len(self._chunks):
-            raise Missed(self.id, after=after, first=self._chunks[0].number if self._chunks else None)
-
-
-class KnownTurns:
-    """The waiting, running and recently ended turns of one agent, by their ids.
-
-    A turn is forgotten `keep_s` after its end, or when `limit` newer turns have ended; `on_forget` is called with it.
-    After `stop`, no turn is forgotten because of its time.
-    """
-
-    def __init__(self, clock: Clock, keep_s: float, limit: int, name: str, on_forget: Callable[[Turn], None]) -> None:
-        self._clock, self._keep_s, self._limit = clock, keep_s, limit
-        self._name, self._on_forget = name, on_forget
-        self._turns: dict[str, Turn] = {}
-        self._ended_turns: deque[tuple[Turn, float]] = deque()  #: ended turns, with the time at which each is forgotten
-        self._forget_task: asyncio.Task[None] | None = None
-        self._is_closed = False
-
-    def __iter__(self) -> Iterator[Turn]:
-        return iter(self._turns.values())
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        return tuple(self._turns)
-
-    def find(self, id: str) -> Turn | None:
-        return self._turns.get(id)
-
-    def add(self, turn: Turn) -> None:
-        self._turns[turn.id] = turn
-
-    def mark_ended(self, turn: Turn) -> None:
-        self._ended_turns.append((turn, self._clock.monotonic() + self._keep_s))
-        while len(self._ended_turns) > self._limit:
-            self._forget_oldest()
-        if self._forget_task is None and not self._is_closed:
-            self._forget_task = asyncio.create_task(self._forget(), name=self._name)
-
-    def stop(self) -> None:
-        """Stop forgetting turns because of their time: no client requests ended turns any more. Idempotent."""
-        self._is_closed = True
-        if self._forget_task is not None:
-            self._forget_task.cancel()
-
-    async def close(self) -> None:
-        """Shut, and wait until the forgetting task has ended. Idempotent."""
-        self.stop()
-        if self._forget_task is not None:
-            await asyncio.wait({self._forget_task})
-
-    async def _forget(self) -> None:
-        """Forget each ended turn when its time is over, until there is none."""
-        try:
-            while self._ended_turns:
-                await self._clock.sleep(self._ended_turns[0][1] - self._clock.monotonic())
-                while self._ended_turns and self._ended_turns[0][1] <= self._clock.monotonic() + 0.001:
-                    self._forget_oldest()
-        finally:
-            self._forget_task = None
-
-    def _forget_oldest(self) -> None:
-        turn, _ = self._ended_turns.popleft()
-        del self._turns[turn.id]
-        self._on_forget(turn)
-
-
-def _size(chunk: Chunk) -> int:
-    return len(chunk.body) + CHUNK_BYTES
+        first = self.readable_number - len(self._bodies) + 1
+        if after < first - 1:
+            raise Missed(self.id, after=after, first=first if self._bodies else None)
