@@ -225,7 +225,8 @@ def _restore_run(
     )
     abort = register.abort if ancestor is None or spawn_event.detached else ancestor.context.abort
     run = tree.spawner.builder.build(info, parent, plan, slot, budget, AbortController(abort))
-    run.parent, run.sandbox.missing_variables = ancestor, missing
+    run.move_below(ancestor)
+    run.sandbox.missing_variables = missing
     run.persistent, run.detached = bool(spawn_data.get("persistent")), spawn_event.detached
     run.background = spawn_event.background or replay.reports_by_notice
     run.max_turns = spawn_data.get("max_turns", run.max_turns)

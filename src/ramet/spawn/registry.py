@@ -94,7 +94,7 @@ class RunRegistry:
     def reopen(self, run: Run, parent: Run) -> None:
         """Add a finished run to the living ones again."""
         self._finished_ids.pop(run.info.id, None)
-        run.parent = parent
+        run.move_below(parent)
         parent.children[run.info.id] = run
 
     def forget(self, run: Run) -> None:

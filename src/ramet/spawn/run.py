@@ -151,8 +151,13 @@ class Run:
     _conclusion: asyncio.Future[Result] | None = None
 
     def __post_init__(self) -> None:
-        is_own = self.grant is not None or self.step_ceiling is not None
-        self.has_grants = is_own or (self.parent is not None and self.parent.has_grants)
+        self.has_grants = self.grant is not None or self.step_ceiling is not None
+        self.move_below(self.parent)
+
+    def move_below(self, parent: Run | None) -> None:
+        """Make a run its parent: the one that spawned it, or the nearest above that still exists."""
+        self.parent = parent
+        self.has_grants = self.has_grants or (parent is not None and parent.has_grants)
 
     @property
     def is_living(self) -> bool:

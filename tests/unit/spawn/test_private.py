@@ -35,6 +35,17 @@ def test_values_of_runs_far_above_are_masked(run: Any, field: str) -> None:
     assert list(make_run(make_run(None)).grants()) == []
 
 
+def test_values_of_the_run_that_a_resumed_run_is_moved_below_are_masked(run: Any) -> None:
+    """Its own parent is not restored, so it is built without one, and then moved below the nearest run above."""
+    (grant,) = run.grants()
+    resumed = make_run(None)
+    resumed.move_below(make_run(make_run(None, grant=grant)))
+
+    assert masked_text(resumed, f"it is {SECRET}") == "it is ***"
+    resumed.move_below(None)
+    assert list(resumed.grants()) == []
+
+
 def make_run(parent: Run | None, **fields: Any) -> Run:
     """Return a run of which only its grants and its place in the tree are needed."""
     unused: Any = None
