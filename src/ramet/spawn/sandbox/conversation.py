@@ -24,6 +24,7 @@ from langchain_core.tools import BaseTool
 
 from ramet.agent.context import with_call_ids, without_calls
 from ramet.agent.hooks.config import EVENTS
+from ramet.agent.loop import record_message
 from ramet.agent.output import OutputContract
 from ramet.agent.source_modules import source_modules
 from ramet.core import errors
@@ -74,6 +75,7 @@ class SandboxedConversation:
         self.gates = Gates(run.context)
         self.calls = run.sandbox.inherited_calls or ToolCallLedger(run.context)  #: calls of the newest reply
         run.sandbox.inherited_calls = None
+        self._has_started = False  #: the messages of the turn are recorded, or an earlier kernel recorded them
         self._is_asking = False  #: a request of the conversation is in progress; requests of tools may run concurrently
         self._steps: set[int] = set()
         self._schema_tools: dict[bytes, BaseTool] = {}
@@ -97,6 +99,7 @@ class SandboxedConversation:
         self._records.start_after()
         context.declared_result = context.final_refusal = None
         run.turn.streamed_text.clear()
+        self._has_started = True
         system, history = self._transcript.start_turn(self._messages)
         tree, compaction = context.tree, run.compaction
         types = dict(tree.spawnable(context)) if tree is not None else {}
@@ -131,12 +134,19 @@ class SandboxedConversation:
         )
         return start, body + (tools.data if tools is not None else b"")
 
+    def record_unsent(self) -> None:
+        """Record the messages of a turn for which no guest could be started: the next turn begins with them."""
+        if not self._has_started:
+            for message in self._messages:
+                record_message(self._run.context, message)
+
     def adopt(self, replay: RunReplay) -> None:
         """Continue with a guest that an earlier kernel started; the record is what both know.
 
         Raises ProtocolError if the conversation is too large for a guest.
         """
         context = self._run.context
+        self._has_started = True
         self._transcript.adopt()
         self._records.start_after(replay.recorded_reports)
         self._inherited_step = replay.reply_step

@@ -69,12 +69,26 @@ _RING_BYTES = 64 * 1024
 async def run_in_sandbox(run: Run, messages: Sequence[BaseMessage], placement: Placement) -> TurnResult:
     """Execute a turn in a sandbox, with the retries of the policy, each in a new sandbox.
 
-    Raises an error of the host itself, such as IsolationUnavailable. Errors of the guest are in the result.
+    A conversation keeps the messages of a turn that no sandbox could be started for. Raises an error of the host
+    itself, such as IsolationUnavailable. Errors of the guest are in the result.
     """
+    conversation = SandboxedConversation(run, messages) if run.sandbox.capsule is None else None
+    try:
+        return await _run_attempts(run, conversation, placement)
+    except (Exception, asyncio.CancelledError) as error:
+        is_end_of_loop = isinstance(error, asyncio.CancelledError) and run.turn.stop_result is None
+        if conversation is not None and not is_end_of_loop:  # With a prompt on record, another kernel would answer it.
+            conversation.record_unsent()
+        raise
+    finally:
+        if conversation is not None:
+            conversation.close()
+
+
+async def _run_attempts(run: Run, conversation: SandboxedConversation | None, placement: Placement) -> TurnResult:
     assert run.grant is not None, "a run in a sandbox has a grant"
     step = run.context.next_step()
     backend = await placement.backend(run.grant)
-    conversation = SandboxedConversation(run, messages) if run.sandbox.capsule is None else None
     run.context.slot.begin_calls()  # One call, so that the run holds no slot while it waits for children.
     replay, run.sandbox.replay = run.sandbox.replay, None
     attempt = run.turn.attempt if run.turn.resumes else 1
@@ -116,8 +130,6 @@ async def run_in_sandbox(run: Run, messages: Sequence[BaseMessage], placement: P
             await run.context.clock.sleep(wait_s)
             attempt += 1
     finally:
-        if conversation is not None:
-            conversation.close()
         run.context.slot.end_call()
         placement.run_in_background(asyncio.to_thread(run.sandbox.folder.record_end))
 
