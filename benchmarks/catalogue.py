@@ -320,7 +320,7 @@ CATALOGUE: tuple[Measurement, ...] = (
         "isolated-model",
         "A model agent in a sandbox",
         Figure("turn_p50_ms", "request to the end of its first turn, median", "ms wall", 50),
-        Figure("private_mb", "its process for itself, while it waits for its model", "MB", 12),
+        Figure("private_mb", "memory for each one more that waits for its model", "MB", 12),
     ),
     _measure(
         "isolated-rate",

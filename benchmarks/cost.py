@@ -51,3 +51,8 @@ def proportional_mb(process: psutil.Process) -> float:
         return float(process.memory_full_info().pss) / 2**20
     except psutil.AccessDenied:
         return float(process.memory_info().rss) / 2**20
+
+
+def child_processes_mb() -> float:
+    """Return the present memory of all processes below this one; what several of them share counts once."""
+    return sum(map(proportional_mb, psutil.Process().children(recursive=True)))
