@@ -26,13 +26,11 @@ from ramet.core.errors import (
     Unknown,
 )
 from ramet.core.events import Notice, RunResumed, RunRetried, SandboxStarted
-from ramet.core.outcome import Artifact, ErrorInfo, Status
+from ramet.core.outcome import ErrorInfo, Status
 from ramet.core.policy.policy import Grant, to_public_dict
 from ramet.core.policy.rights import IMPORTS
 from ramet.core.replay.run_replay import RunReplay
 from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
-from ramet.isolation.masking.secret_forms import mask_text
-from ramet.isolation.workspace.artifacts import collect
 from ramet.isolation.workspace.output import OutputStream
 from ramet.spawn.final_answer import checked_answer, has_answered
 from ramet.spawn.masking import masked_text, private_forms, secret_forms
@@ -41,6 +39,7 @@ from ramet.spawn.run import Run, SandboxOutput, TurnResult
 from ramet.spawn.sandbox.adoption import NotAdopted, adopt_sandbox, describe_sandbox, sandbox_id
 from ramet.spawn.sandbox.channel import FinalMessage, GuestChannel
 from ramet.spawn.sandbox.conversation import SandboxedConversation
+from ramet.spawn.sandbox.file_collection import collect_artifacts, sync_files
 from ramet.spawn.sandbox.process import (
     RunningSandbox,
     classify_exit,
@@ -291,12 +290,12 @@ async def _run_attempt(
                 verdict = error_result(run, error)
                 await running.sandbox.kill(0)
             running.has_exited = True
-            sync_error = await _sync_files(running.sandbox)
+            sync_error = await sync_files(running.sandbox)
             for stream in running.streams:
                 if finished is not None and finished.done.ok:
                     stream.close()  # The text printed before its last message is available already.
                 await stream.wait_drained()
-            files, problem = await _collect(run)
+            files, problem = await collect_artifacts(run)
             problem = sync_error or problem
             stdout, stderr = (stream.text for stream in running.streams)
             if problem is not None and verdict.status is Status.COMPLETED:
@@ -409,10 +408,10 @@ async def _end(running: RunningSandbox, run: Run) -> None:
         for stream in running.streams:
             stream.close()
     if not running.has_exited:  # It was cut off: its output so far is kept.
-        sync_error = await _sync_files(running.sandbox)
+        sync_error = await sync_files(running.sandbox)
         if sync_error is not None:
             run.context.emit(Notice, text=f"files written since the last transfer are lost: {sync_error}")
-        files, _ = await _collect(run)
+        files, _ = await collect_artifacts(run)
         stdout, stderr = (stream.text for stream in running.streams)
         run.sandbox.output = SandboxOutput(files=files, stdout=stdout, stderr=stderr)
 
@@ -460,54 +459,6 @@ def _turn_result(
 
 def _failed_result(run: Run, status: Status, kind: str, message: str) -> TurnResult:
     return TurnResult(status, error=ErrorInfo(type=kind, message=message), partial=partial_text(run))
-
-
-async def _sync_files(sandbox: Sandbox) -> RametError | None:
-    """Transfer the files of the sandbox to this side; return an error if that failed."""
-    try:
-        await sandbox.sync()
-    except RametError as problem:
-        return problem
-    return None
-
-
-async def _collect(run: Run) -> tuple[tuple[Any, ...], RametError | None]:
-    """Return the files that the run left, or the error that prevented it."""
-    folder, grant = run.sandbox.folder, run.grant
-    assert folder is not None, "a run in a sandbox has a folder"
-    assert grant is not None, "a run in a sandbox has a grant"
-    try:
-        if _is_empty(folder.workspace):
-            return (), None
-        collected = await asyncio.to_thread(
-            collect, folder.workspace, folder.artifacts, max_bytes=grant.max_output_bytes
-        )
-    except RametError as refusal:
-        return (), refusal
-    forms = secret_forms(run)
-    revealing = [each for each in collected.artifacts if mask_text(each.name, forms) != each.name]
-    await asyncio.to_thread(_remove, revealing)  # Their names would be recorded.
-    for name in (*collected.refused_lines, *(each.name for each in revealing)):
-        run.context.emit(Notice, text=f"an artifact was refused: {masked_text(run, name)}")
-    return tuple(each for each in collected.artifacts if each not in revealing), None
-
-
-def _remove(artifacts: Sequence[Artifact]) -> None:
-    for each in artifacts:
-        if each.path is not None:
-            Path(each.path).unlink(missing_ok=True)
-
-
-def _is_empty(workspace: Path) -> bool:
-    """Return whether the workspace is empty, which is the usual case.
-
-    A folder that cannot be read counts as not empty.
-    """
-    try:
-        with os.scandir(workspace) as entries:
-            return next(entries, None) is None
-    except OSError:
-        return False
 
 
 def _result_type(run: Run) -> Any:
