@@ -4,20 +4,31 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 from langchain_core.messages import BaseMessage
 
 from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session, Status, workspace_tools
 from ramet.core.errors import SandboxFailed
+from ramet.core.events import MailPushed, TurnEnded
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.local import LocalBackend
 from ramet.isolation.zygote.sandbox import ForkedSandbox
 from ramet.models.scripted.dialogue import Call, Fail, ReplyStep
+from ramet.store.memory import MemoryStore
+from tests.support.cut_journals import cut_behind
 from tests.support.waiting import alive, eventually
 from tests.trips.kits.isolated import BackendName, backend
-from tests.trips.kits.sessions import is_tree_idle, is_valid, newest_human, run_of, specialist_call, typed_texts
+from tests.trips.kits.sessions import (
+    is_tree_idle,
+    is_valid,
+    newest_human,
+    run_of,
+    session_events,
+    specialist_call,
+    typed_texts,
+)
 
 __all__ = ["backend"]
 
@@ -166,28 +177,31 @@ async def test_a_child_whose_sandbox_could_not_be_started_knows_its_task_when_it
         await eventually(lambda: typed_texts(session.messages)[-1] == ("ai", "done"))
 
 
-async def _act_at(session: Session, place: int, act: Callable[[], object]) -> bool:
+async def act_at(session: Session, place: int, act: Callable[[], Awaitable[object] | object]) -> bool:
     """Prompt the session, and act when it yields its item number `place`; return whether there was one."""
     has_acted, number = False, 0
     async with aclosing(session.submit_message("go")) as items:
         async for _ in items:
             if number == place:
-                act()
                 has_acted = True
+                if isinstance(work := act(), Awaitable):
+                    await work
             number += 1
     return has_acted
+
+
+def call_once(messages: list[BaseMessage]) -> ReplyStep:
+    """Reply with a call to the first message of a conversation, and else with a text."""
+    return Call("Bash", {"command": "echo hi"}) if newest_human(messages) == "go" and len(messages) == 1 else "done"
 
 
 async def test_mail_is_read_once_whenever_it_comes(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """Mail that comes at any event of a turn, the end of the process included, is read in that turn or in the next."""
 
-    def reply(messages: list[BaseMessage]) -> ReplyStep:
-        return Call("Bash", {"command": "echo hi"}) if newest_human(messages) == "go" and len(messages) == 1 else "done"
-
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
         for place in range(100):
-            session = conversation(runtime, ScriptedModel(reply), f"talk-{place}")
-            has_acted = await _act_at(session, place, lambda: session.send("by mail"))  # noqa: B023
+            session = conversation(runtime, ScriptedModel(call_once), f"talk-{place}")
+            has_acted = await act_at(session, place, lambda: session.send("by mail"))  # noqa: B023
             if not has_acted:
                 session.send("by mail")
             await eventually(lambda: "by mail" in str(session.messages) and is_tree_idle(session))  # noqa: B023
@@ -197,3 +211,44 @@ async def test_mail_is_read_once_whenever_it_comes(tmp_path: pathlib.Path, backe
             if not has_acted:
                 break
     assert place > 5
+
+
+async def test_an_interrupt_at_any_event_leaves_an_idle_conversation(tmp_path: pathlib.Path) -> None:
+    """No process is left, and the next turn knows the prompt of the interrupted one."""
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        for place in range(100):
+            session = conversation(runtime, ScriptedModel(call_once), f"talk-{place}")
+            has_acted = await act_at(session, place, session.interrupt)
+            run = run_of(session, "main")
+            assert (run.state, run.sandbox.current) == ("idle", None), place
+            assert (await session.ask("again")).value == "done"
+            humans = [text for kind, text in typed_texts(session.messages) if kind == "human"]
+            assert (humans, is_valid(session.messages)) == (["go", "again"], True), place
+            if not has_acted:
+                break
+    assert place > 5
+
+
+async def test_a_conversation_goes_on_if_its_kernel_is_killed_between_two_turns(tmp_path: pathlib.Path) -> None:
+    """At each event from the end of a turn to the first message of the next one, its transcript and its mail remain."""
+    store = MemoryStore()
+    async with AgentRuntime(tmp_path, store=store, backend="local") as runtime:
+        session = conversation(runtime, ScriptedModel(call_once))
+        await session.ask("go")
+        session.send("by mail")
+        await eventually(lambda: "by mail" in str(session.messages) and is_tree_idle(session))
+        events, whole = session_events(session), typed_texts(session.messages)
+    first_turn = next(number for number, event in enumerate(events, 1) if isinstance(event, TurnEnded))
+
+    for number in range(first_turn, first_turn + 6):
+        cut_store = await cut_behind(store, lambda _: True, number)
+        async with AgentRuntime(tmp_path, store=cut_store, backend="local") as runtime:
+            resumed = await Session.resume("talk", ScriptedModel(call_once), workspace_tools(), runtime=runtime)
+            await eventually(lambda: is_tree_idle(resumed))  # noqa: B023
+            assert (await resumed.ask("again")).value == "done"
+            assert run_of(resumed, "main").sandbox.current is None
+            texts = typed_texts(resumed.messages)
+        is_sent = any(isinstance(event, MailPushed) for event in events[:number])
+        humans = [text for kind, text in texts if kind == "human"]
+        assert humans == ["go", *(["by mail"] if is_sent else []), "again"], number
+        assert texts[: len(whole) - 2] == whole[:-2], number
