@@ -51,7 +51,7 @@ STEPS = (
     ("wait for its exit", "ramet.spawn.sandbox.executor:terminate"),
     ("read the result", "ramet.spawn.sandbox.executor:_turn_result"),
     ("read its output", "ramet.isolation.workspace.output:OutputStream.wait_drained"),
-    ("copy its files", "ramet.spawn.sandbox.executor:_collect"),
+    ("copy its files", "ramet.spawn.sandbox.executor:collect_artifacts"),
     ("record the end", "ramet.spawn.lifecycle.supervisor:Supervisor._finish_turn"),
     ("write transcripts", "ramet.host.journal.recorder:_Transcripts._flush"),
     ("publish events", "ramet.host.journal.recorder:Recorder._publish"),
