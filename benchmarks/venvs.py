@@ -36,7 +36,7 @@ def python_of(peer: Peer) -> str:
     wanted = "\n".join((sys.version, *peer.packages))
     stamp = home / "installed"
     if not stamp.is_file() or stamp.read_text() != wanted:
-        print(f"installing {peer.label} into {home.relative_to(ROOT)} (once)", file=sys.stderr)
+        print(f"installing {peer.label} into {home} (once)", file=sys.stderr)
         shutil.rmtree(home, ignore_errors=True)
         _run(sys.executable, "-m", "venv", str(home))
         (home / "constraints.txt").write_text(constraints_without(peer.own_versions))

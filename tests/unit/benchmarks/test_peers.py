@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from benchmarks import sitting as sittings
 from benchmarks import venvs
+from benchmarks.__main__ import main
 from benchmarks.catalogue import CATALOGUE
 from benchmarks.machine import ROOT
 from benchmarks.measurement import Figure, Measurement
@@ -59,21 +61,39 @@ def test_each_peer_has_an_adapter_and_a_part() -> None:
 
 def test_a_peer_that_cannot_be_installed_leaves_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reason is returned by the peer's name, and the others have their interpreters."""
-    monkeypatch.setattr(venvs, "CACHE", ROOT / ".cache" / "bench" / tmp_path.name)
+    monkeypatch.setattr(venvs, "CACHE", tmp_path)
     monkeypatch.setattr(sys, "executable", str(tmp_path / "no-such-python"))
     broken, installed = (Peer(name=name, label=name, packages=()) for name in ("broken", "installed"))
-    home = venvs.CACHE / "installed"
-    home.mkdir(parents=True)
-    try:
-        (home / "installed").write_text(sys.version)
-        interpreters, problems = venvs.interpreters_of([broken, installed])
-    finally:
-        (home / "installed").unlink()
-        home.rmdir()
-        venvs.CACHE.rmdir()
+    home = tmp_path / "installed"
+    home.mkdir()
+    (home / "installed").write_text(sys.version)
+
+    interpreters, problems = venvs.interpreters_of([broken, installed])
 
     assert interpreters == {"installed": str(home / "bin" / "python")}
     assert "no-such-python" in problems["broken"]
+
+
+@pytest.mark.slow
+def test_the_command_goes_on_without_its_peers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ours is measured and written, each missing peer is named with the reason, and the status is that of ours."""
+    monkeypatch.setattr(venvs, "CACHE", tmp_path / "result.json" / "below-a-file")
+    (tmp_path / "result.json").touch()
+
+    arguments = ["harness-import", "--peers", "--rounds", "1", "--json", str(tmp_path / "result.json")]
+    status = main([*arguments, "--plots", str(tmp_path / "plots")])
+
+    data = json.loads((tmp_path / "result.json").read_text())
+    shown = capsys.readouterr()
+    assert status == 0
+    assert "import_s" in data["measurements"]["harness-import"]["figures"]
+    assert "s wall" in shown.out
+    for peer in PEERS:
+        assert data["left_out"][f"harness-import, {peer.name}"].startswith("cannot be installed: ")
+        assert f"left out: {peer.name}, harness-import: cannot be installed: " in shown.err
+    assert list((tmp_path / "plots").iterdir()) == []
 
 
 def test_a_peer_that_fails_is_left_out_and_the_rest_goes_on(tmp_path: Path) -> None:
