@@ -200,9 +200,18 @@ def test_a_number_that_json_lacks_is_refused_when_written(value: float) -> None:
         encode(ClampEvent(**WHOSE, field="memory_mb", asked=value, given=1.0))
 
 
-def test_a_number_that_json_lacks_is_refused_beside_a_value() -> None:
-    """The value of an end is not searched for such numbers, but its usage is."""
-    result = Result(status=Status.COMPLETED, value=[None], usage=Usage(usd=math.nan))
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"value": [None]},
+        {"value": None},
+        {"error": ErrorInfo(type="E", message="m")},
+        {"error": ErrorInfo(type="E", message="m", scope="main")},
+    ],
+)
+def test_a_number_that_json_lacks_is_refused_beside_a_value(fields: dict[str, Any]) -> None:
+    """The value of an end is not searched for such numbers, but its usage is, whatever else of the end is null."""
+    result = Result(status=Status.COMPLETED, usage=Usage(usd=math.nan), **fields)
 
     with pytest.raises(InvalidValue):
         encode(RunEnded(**WHOSE, result=result))

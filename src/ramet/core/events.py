@@ -426,10 +426,12 @@ def encode(event: Event) -> bytes:
     pair) is written as U+FFFD, and NaN inside plain data as null.
     """
     line = _encode(event)
-    checked = line
-    if isinstance(event, RunEnded) and event.result.value is not None:
-        checked = _encode(_with_value(event, None))  # The value may be large, and takes null anywhere.
-    if b":null" in checked:
+    checked, nulls = line, 0
+    if isinstance(event, RunEnded):
+        if event.result.value is not None:
+            checked = _encode(_with_value(event, None))  # The value may be large, and takes null anywhere.
+        nulls = 2 if event.result.error is None or event.result.error.scope is None else 1  # that belong to an end
+    if checked.count(b":null") > nulls:
         decode(checked)  # NaN and the infinities become null, which a field that must be a number does not take.
     return line
 

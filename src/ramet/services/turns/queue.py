@@ -39,7 +39,7 @@ _log = logging.getLogger("ramet.services")
 
 TurnPhase = Literal["begun", "answering", "over"]
 
-#: Chunks, and bytes, that an agent may send before readers run on the event loop. After each 64 chunks, the time counts.
+#: Chunks, and bytes, that an agent may send before readers run on the event loop. The time counts after 64 chunks.
 _YIELD_CHUNKS, _YIELD_BYTES, _LOOK_CHUNKS, _YIELD_S = 256, 64 * 1024, 64, 0.001
 _MOVED_ERRORS = (OwnedElsewhere, TakenOver)
 
