@@ -368,6 +368,8 @@ class TreeJournal:
             facts = msgspec.json.encode(self._about())
             writing = asyncio.ensure_future(self._journal.store.put(TREES, self._root, facts, tree=self._root))
             await asyncio.sleep(0)  # The call has begun.
+            if writing.done():
+                self.registered = writing.result()  # Raises if the store refused it at once.
             self.is_known = True
             self._flush_early()
             self.registered = await writing
