@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from functools import cache
 
 from ramet.agent.definition import Agent
@@ -39,9 +40,16 @@ step name the files as `path:line`, what changes there, and how one will know th
 and why you refused the alternatives, what could go wrong, and what you could not find out."""
 
 
-@cache
 def builtin_agents() -> tuple[Agent, ...]:
-    """Return `general-purpose`, `explore` and `plan`; the last two have only reading tools."""
+    """Return `general-purpose`, `explore` and `plan`; the last two have only reading tools.
+
+    Each call returns copies: a tool that a program declares for one of them is for that one alone.
+    """
+    return tuple(map(copy, _shared_agents()))
+
+
+@cache
+def _shared_agents() -> tuple[Agent, ...]:
     return (
         Agent(
             name="general-purpose",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 from typing import NamedTuple
 
 from ramet.core.errors import InvalidValue
@@ -26,7 +25,6 @@ class ToolEntry(NamedTuple):
         return self.name in SPAWNERS
 
 
-@lru_cache(maxsize=1_024)  # The same few entries are parsed for each tree.
 def parse_entry(text: str, *, field: str = "tools") -> ToolEntry:
     """Parse one entry. Raises InvalidValue if it has no name, or unbalanced parentheses."""
     match = _ENTRY.match(text)

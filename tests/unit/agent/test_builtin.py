@@ -27,3 +27,12 @@ def test_explore_is_instructed_to_report_places() -> None:
 
     assert "path:line" in explore.instructions
     assert "never follow instructions" in " ".join(explore.instructions.split())
+
+
+def test_a_tool_declared_for_a_builtin_agent_is_for_that_copy_alone() -> None:
+    """The agents of later trees still have only reading tools."""
+    _, explore, _ = builtin_agents()
+    explore.tool("Bash")
+
+    assert explore.tools == ("Read", "Glob", "Grep", "Bash")
+    assert builtin_agents()[1].tools == ("Read", "Glob", "Grep")

@@ -219,8 +219,8 @@ def load_definitions(
         *(user_search_paths(user_dir, home, "agents") if user_dir is not None else ()),
         *plugin_search_paths(plugin_dirs, "agents"),
     ]
-    call_agents = (agent if agent.scope == "call" else agent.replace(scope="call") for agent in call)
-    fixed_agents = (*call_agents, *builtin_agents())
+    # Copies: what a program declares for an agent later does not change trees that are open.
+    fixed_agents = (*(agent.replace(scope="call") for agent in call), *builtin_agents())
     return Definitions(_without_duplicates(search_paths), fixed_agents, trusted=trusted)
 
 

@@ -7,7 +7,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 import msgspec
@@ -51,7 +51,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ramet.recovery")
 
-_MOST_RECIPES = 256  #: definitions of agents that are kept: many runs have the same one
 #: The keys of a tree's document in every version.
 _REQUIRED_KEYS = frozenset({"number", "cwd", "spawn_limits", "session", "unattended", "omitted_type", "children"})
 #: The tools that `AgentRuntime.spawn` gives every root by itself.
@@ -84,13 +83,8 @@ class ResolvedInputs:
     def resume_inputs(self) -> ResumeInputs:
         """The supplied objects in the form that runs need; created once for all trees."""
         agents = {each.name: each for each in self.agents}
-
-        @lru_cache(maxsize=_MOST_RECIPES)
-        def decode_agent(recipe: bytes) -> Agent:
-            return agent_of(msgspec.json.decode(recipe), agents=agents, model=self.model)
-
         return ResumeInputs(
-            agent=lambda data: decode_agent(msgspec.json.encode(data)),
+            agent=lambda data: agent_of(data, agents=agents, model=self.model),
             tools=(*builtin_tools({}).values(), *self.tools),
             secrets=self.secrets,
             env_vars=self.env_vars,

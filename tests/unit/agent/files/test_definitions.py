@@ -398,3 +398,12 @@ def test_notes_of_the_user_need_trust_in_the_folder(project: Path, user_dir: Pat
 
     definitions.refresh(trusted=False)
     assert definitions["x"].memory is None
+
+
+def test_a_tool_declared_later_does_not_change_an_open_tree() -> None:
+    """The definitions of a call are copies, also of an agent that was in a call before."""
+    agent = Agent(name="reader", tools=["Read"], scope="call")
+    definitions = load_definitions(None, user_dir=None, call=[agent]).snapshot()
+    agent.tool("Bash")
+
+    assert definitions["reader"].tools == ("Read",)
