@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,7 @@ from ramet.core.events import Event
 from ramet.core.lifecycle import Fact, State
 from ramet.core.outcome import Status
 from ramet.models.scripted.model import ScriptedModel
+from ramet.spawn.lifecycle import stop
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.run import Run, TurnResult
 from tests.trips.kits.sessions import open_tree_of, run_of
@@ -68,3 +72,21 @@ async def test_the_first_of_several_failures_is_raised(idle_root: tuple[Supervis
     assert runs == [run]
     assert run.context.mailbox.closed_reason == "it has finished"
     assert not run.admission_slot.is_held
+
+
+async def test_a_thread_that_a_task_leaves_during_the_grace_is_named() -> None:
+    """Its task has ended by then, so nothing else says that something of it is still running."""
+    loop = asyncio.get_running_loop()
+    never, late = loop.create_future(), loop.create_future()
+    first = stopped_run("main/1", {1: SimpleNamespace(thread=never, tool="slow")})
+    second = stopped_run("main/2", {})
+    loop.call_soon(second.context.orphaned_threads.__setitem__, 2, SimpleNamespace(thread=late, tool="Bash"))
+
+    assert await stop._left_running([first, second], 0.01) == ["main/1: slow", "main/2: Bash"]
+
+
+def stopped_run(path: str, threads: dict[int, Any]) -> Any:
+    """Return what is asked of a stopped run whose task has ended."""
+    return SimpleNamespace(
+        info=SimpleNamespace(path=path), context=SimpleNamespace(orphaned_threads=threads), task=None
+    )

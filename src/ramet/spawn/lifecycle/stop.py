@@ -106,13 +106,12 @@ def _runs_waiting_for_this(runs_to_stop: list[Run]) -> set[int]:
 
 async def _left_running(stopped_runs: list[Run], grace_s: float) -> list[str]:
     """Give threads the grace to return, then name the remaining threads, and tasks that ignore cancelling."""
-    with_threads = [run for run in stopped_runs if run.context.orphaned_threads]
-    if with_threads:
-        threads = [entry.thread for run in with_threads for entry in run.context.orphaned_threads.values()]
+    threads = [entry.thread for run in stopped_runs for entry in run.context.orphaned_threads.values()]
+    if threads:
         await asyncio.wait(threads, timeout=grace_s)
     names = [
         f"{run.info.path}: {entry.tool}"
-        for run in with_threads
+        for run in stopped_runs
         for entry in list(run.context.orphaned_threads.values())
         if not entry.thread.done()
     ]
