@@ -77,7 +77,8 @@ async def run_in_sandbox(run: Run, messages: Sequence[BaseMessage], placement: P
     except (Exception, asyncio.CancelledError) as error:
         is_end_of_loop = isinstance(error, asyncio.CancelledError) and run.turn.stop_result is None
         if conversation is not None and not is_end_of_loop:  # With a prompt on record, another kernel would answer it.
-            conversation.record_unsent()
+            with contextlib.suppress(InvalidValue):  # A message that cannot be recorded is not this turn's outcome.
+                conversation.record_unsent()
         raise
     finally:
         if conversation is not None:
