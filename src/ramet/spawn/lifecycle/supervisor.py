@@ -19,7 +19,7 @@ from ramet.core.lifecycle import TERMINAL_STATES, Effect, Fact, Next, State, nex
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.spawn.lifecycle.run_results import recorded_form, reported_result, result_of
 from ramet.spawn.lifecycle.stop import stop_all, wait_for_ends
-from ramet.spawn.lifecycle.turn import repair_history, run_turn, start_hook_messages
+from ramet.spawn.lifecycle.turn import record_interrupted, repair_history, run_turn, start_hook_messages
 from ramet.spawn.lifecycle.worktree_end import leave_worktree
 from ramet.spawn.masking import masked_text
 from ramet.spawn.registry import RunRegistry
@@ -133,7 +133,7 @@ class Supervisor:
         run.turn_began_at = len(run.context.history)
         self._watch_time(run)
         run.task = asyncio.create_task(self._turn(run, messages), name=run.info.path, context=_context_without_call())
-        run.task.add_done_callback(lambda task: self._end_unstarted_turn(run) if task.cancelled() else None)
+        run.task.add_done_callback(lambda task: self._end_unstarted_turn(run, messages) if task.cancelled() else None)
 
     def _watch_time(self, run: Run) -> None:
         if run.limits.seconds is not None and run.deadline is None:
@@ -173,10 +173,11 @@ class Supervisor:
             self._orphan_ends.add(end_future)
             end_future.add_done_callback(self._orphan_ends.discard)
 
-    def _end_unstarted_turn(self, run: Run) -> None:
+    def _end_unstarted_turn(self, run: Run, messages: list[BaseMessage]) -> None:
         """End a turn whose task was cancelled before its first line, so that no code in it could do so."""
         reason = run.context.abort.reason or "it was stopped before it began"
         run.turn.resumes = False
+        record_interrupted(run, messages)
         repair_history(run)  # It may be in the middle of a turn that another process had begun.
         self._finish_turn(run, run.turn.stop_result or cancelled_result(run, Status.CANCELLED, reason))
 

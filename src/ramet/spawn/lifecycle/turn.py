@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from typing import Any
 
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -14,11 +14,11 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from ramet.agent.adopted.mark import AdoptedFunction
 from ramet.agent.composition.steps import Composition
 from ramet.agent.history.compaction import repair
-from ramet.agent.loop import QueryParams, ensure_encodable, query
+from ramet.agent.loop import QueryParams, ensure_encodable, query, record_message
 from ramet.agent.output import OutputContract
 from ramet.concurrency.cancel import is_being_cancelled
 from ramet.concurrency.threads import owner_loop
-from ramet.core.errors import Aborted, BudgetExceeded, Bug, RametError
+from ramet.core.errors import Aborted, BudgetExceeded, Bug, InvalidValue, RametError
 from ramet.core.events import MessageRecorded
 from ramet.core.ids import CallId
 from ramet.core.outcome import Status
@@ -45,8 +45,7 @@ async def run_turn(
 ) -> TurnResult:
     """Execute a turn and return its result; never raises for an error inside the turn."""
     try:
-        run.context.abort.raise_if_aborted()
-        await begin()
+        await _begin(run, messages, begin)
         if run.agent.cache_ttl_seconds is None or services.results is None:
             return await _done(run, messages, services.placement)
         return await cached_or_run(
@@ -75,6 +74,35 @@ async def run_turn(
     except (Exception, SystemExit) as failure:
         _log.exception("%s failed", run.info.path)
         return error_result(run, failure)
+
+
+async def _begin(run: Run, messages: Sequence[BaseMessage], begin: Begin) -> None:
+    """Begin a turn, which may wait for a slot and for hooks; the next turn knows the messages of one that cannot."""
+    run.context.abort.raise_if_aborted()
+    try:
+        await begin()
+    except asyncio.CancelledError:
+        record_interrupted(run, messages)
+        raise
+    except Exception:
+        _record_unread(run, messages)
+        raise
+
+
+def record_interrupted(run: Run, messages: Sequence[BaseMessage]) -> None:
+    """Record the messages of a turn that was interrupted before the agent read them: the next turn has them.
+
+    There is no next turn if the whole run is stopped. If the event loop ends, another kernel would answer them.
+    """
+    if run.turn.stop_result is not None and not run.context.abort.aborted:
+        _record_unread(run, messages)
+
+
+def _record_unread(run: Run, messages: Sequence[BaseMessage]) -> None:
+    if run.agent.function is None:
+        with suppress(InvalidValue):  # A message that cannot be recorded is not this turn's outcome.
+            for message in messages:
+                record_message(run.context, message)
 
 
 async def _done(run: Run, messages: Sequence[BaseMessage], placement: Placement | None) -> TurnResult:
