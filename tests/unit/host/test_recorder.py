@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from ramet.concurrency.clock import FakeClock
 from ramet.core.events import (
+    ClampEvent,
     Event,
     MessageRecorded,
     Notice,
@@ -24,6 +25,7 @@ from ramet.core.events import (
     StateChanged,
     TextDelta,
     decode,
+    encode,
 )
 from ramet.core.outcome import Result, Status
 from ramet.host.journal import recent_events
@@ -164,6 +166,18 @@ async def test_a_value_of_json_text_reaches_readers_as_data(tmp_path: Path) -> N
     assert await read(early) == [expected]
     assert await read(late) == [expected]
     assert decode((tmp_path / "main.jsonl").read_bytes()) == expected
+
+
+def test_late_readers_get_whole_numbers_as_they_were(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A limit of 40 is not 40.0 for a reader that comes late, as long as its event is in memory."""
+    kept = KeptEvents()
+    clamp = ClampEvent(**ROOT.stamp, field="limits.tool_calls", asked=5_000, given=40)
+    kept.append(clamp, encode(clamp))
+
+    assert repr(kept[0]) == repr(clamp)
+    monkeypatch.setattr(recent_events, "MAX_MEMORY", 0)
+    kept.append(clamp, encode(clamp))
+    assert [*kept] == [clamp, clamp]
 
 
 def test_transcripts_follow_the_paths(tmp_path: Path) -> None:

@@ -13,8 +13,13 @@ import weakref
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from typing import get_args
 
-from ramet.core.events import Event, decode
+from msgspec.structs import fields
+
+from ramet.core.errors import InvalidValue
+from ramet.core.events import Event, decode, encode
 
 _log = logging.getLogger("ramet.recorder")
 #: Events of one tree; older ones are in the transcripts, if there are any.
@@ -58,14 +63,19 @@ class _FileSlice:
         return decode(os.pread(self.file.fd, self.size, self.offset))
 
 
+@cache
+def _has_floats(kind: type[Event]) -> bool:
+    """Return whether a whole number of such an event, like a limit of 40, would be read from its line as 40.0."""
+    return any(float in (each.type, *get_args(each.type)) for each in fields(kind))
+
+
 class KeptEvents:
     """The kept events, in the order in which they were added."""
 
     def __init__(self, folder: pathlib.Path | None = None) -> None:
         """Set `folder`, where files are created; None: the system's folder for temporary files."""
         self._folder = folder
-        #: Lines in place of objects: no collector visits them, and few readers come late. An event that cannot be
-        #: encoded has no line.
+        #: Lines in place of most objects: no collector visits them, and few readers come late.
         self._events: deque[Event | bytes | _FileSlice] = deque()
         self._sizes: deque[int] = deque()  #: of the newest events, which are in memory
         self._bytes = 0
@@ -104,7 +114,7 @@ class KeptEvents:
         if self.first is None:
             self.first = event
         size = _NOT_JSON if line is None else len(line)
-        self._events.append(event if line is None else line)
+        self._events.append(event if line is None or _has_floats(type(event)) else line)
         self._sizes.append(size)
         self._bytes += size
         while self._bytes > MAX_MEMORY and len(self._sizes) > 1:
@@ -114,10 +124,13 @@ class KeptEvents:
 
     def _move_out(self) -> None:
         """Move the oldest event that is in memory to a file."""
-        line = self._events[-len(self._sizes)]
+        event = self._events[-len(self._sizes)]
+        assert not isinstance(event, _FileSlice), "an event with a size is in memory"
         try:
-            if isinstance(line, bytes):  # An event that cannot be encoded stays in memory.
-                self._events[-len(self._sizes)] = self._file().add(line)
+            line = event if isinstance(event, bytes) else encode(event)
+            self._events[-len(self._sizes)] = self._file().add(line)
+        except InvalidValue:
+            pass  # The event cannot be encoded: it stays in memory.
         except OSError as problem:
             _log.warning("the oldest events are dropped, since no file can be written for them: %s", problem)
             self._files.clear()
