@@ -1,7 +1,8 @@
 """A kernel that spawns one function and dies at a moment: `killed_spawn.py FOLDER MOMENT [DSN SCHEMA]`.
 
 MOMENT is `early`: before the tree's document is written, with every earlier event durable; `between`: once the
-document is written; `born`: once the spawn is recorded.
+document is written, and no event behind it; `together`: once the call that writes it returns, mostly with the events
+behind it; `born`: once the spawn is recorded.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ def make_deadly(store: Store, moment: str) -> None:
 
     def noting_append(entry: Entry) -> int:
         nonlocal newest
-        newest = append(entry)
+        newest = (
+            newest + 1 if moment == "between" else append(entry)
+        )  # Its commit would come after that of the document.
         return newest
 
     async def deadly_put(kind: str, key: str, data: bytes, **more: Any) -> Document:
@@ -40,7 +43,7 @@ def make_deadly(store: Store, moment: str) -> None:
             await store.durable(newest)
             die()
         result = await put(kind, key, data, **more)
-        if moment == "between":
+        if moment in ("between", "together"):
             die()
         return result
 
