@@ -131,6 +131,27 @@ async def test_text_that_postgresql_cannot_store_is_refused_before_the_batch(sto
 # ---- who may open it
 
 
+async def test_a_kernel_waits_until_the_server_has_ended_the_session_of_a_killed_one(
+    postgres: Server, schema: str
+) -> None:
+    """The server may be in the middle of the last commit of a killed kernel."""
+    key = postgres_schema.key_of("kernel", schema, "kernel")
+    with (
+        psycopg.connect(postgres.dsn, autocommit=True) as killed,
+        psycopg.connect(postgres.dsn, autocommit=True) as seen,
+    ):
+        killed.execute("SELECT pg_advisory_lock(%s)", [key])
+        store = PostgresStore(postgres.dsn, schema=schema)
+        opening = asyncio.ensure_future(store.open())
+        attempts = "SELECT 1 FROM pg_stat_activity WHERE starts_with(query, %s) AND strpos(application_name, %s) > 0"
+        words = ["SELECT pg_try_advisory_lock", f"pid {os.getpid()}"]
+        await eventually(lambda: opening.done() or seen.execute(attempts, words).fetchone() is not None)
+        assert not opening.done()
+        killed.execute("SELECT pg_advisory_unlock(%s)", [key])
+        await opening
+        await store.close()
+
+
 async def test_a_second_kernel_is_refused_with_the_pids_of_the_first(
     postgres: Server, store: PostgresStore, schema: str
 ) -> None:

@@ -38,6 +38,8 @@ from ramet.store.postgres.types import Blobs, Longs, Texts
 
 _MAX_NAMES = 100_000  #: maximum number of names whose ids are cached
 _MAX_RETRIES = 20  #: maximum number of retries of a batch after deadlocks with other programs
+#: Seconds in which the server ends the session of a killed kernel: it may be in the middle of a commit.
+_SESSION_END_S = 2.0
 
 
 class _SessionId(NamedTuple):
@@ -89,11 +91,16 @@ class PostgresWriter(DatabaseSession):
         return self._connection.fileno()
 
     def open(self) -> None:
-        """Take the lock, migrate the schema, begin an epoch. Raises StoreInUse, Damaged, StoreFailed."""
+        """Take the lock, migrate the schema, begin an epoch. Raises StoreInUse, Damaged, StoreFailed.
+
+        The holder may be a kernel that was just killed, which the server has not noticed yet.
+        """
         try:
             connection = self._connection = self.connect()
-            if not self._try_lock(connection):
-                raise StoreInUse(self._place.location, self._describe_holder(connection))
+            waiting = RetryWindow(_SESSION_END_S, self._given_up)
+            while not self._try_lock(connection):
+                if not waiting.is_left():
+                    raise StoreInUse(self._place.location, self._describe_holder(connection))
             self._session = self._own_session(connection)
             schema.migrate(connection, self._place)
             queries = self._place.queries
