@@ -221,7 +221,7 @@ def test_a_number_that_json_lacks_is_refused_beside_a_value(fields: dict[str, An
 @given(value=plain, printed=st.text())
 @example(value=[1], printed="cut \ud83d")
 def test_an_end_with_its_value_as_json_text_is_the_same_event(value: Any, printed: str) -> None:
-    """Its line is equal, also beside text that is not valid Unicode, and so is the event of a reader."""
+    """The line is equal, also beside text that is not valid Unicode, and so is the event of a reader."""
     end = RunEnded(**WHOSE, result=Result(status=Status.COMPLETED, value=value, stdout=printed))
     text_end = RunEnded(**WHOSE, result=replace(end.result, value=msgspec.Raw(msgspec.json.encode(value))))
 

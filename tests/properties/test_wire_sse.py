@@ -17,7 +17,7 @@ lines = st.lists(st.sampled_from([b"\n", b"\r", b"\r\n", b" ", b":", b"data: x",
 @example(["\u00e9".encode()[:1], "\u00e9".encode()[1:]], 1)
 @example([b"a\r", b"b"], 9)
 def test_numbered_events_are_encoded_as_each_of_them_is(given_bodies: list[bytes], first: int) -> None:
-    """Also where one body is no text, or only all of them together are."""
+    """Bodies that are no text, or only together, are encoded alike."""
     sent = [encode("chunk", body, f"t:{number}") for number, body in enumerate(given_bodies, first)]
 
     assert encode_numbered("chunk", given_bodies, "t:", first) == b"".join(sent)

@@ -42,7 +42,7 @@ async def test_a_prompt_that_is_interrupted_while_it_waits_for_a_slot_is_known_t
 
 @pytest.mark.parametrize("steps", range(1, 12))
 async def test_a_prompt_that_is_interrupted_at_any_step_is_known_to_the_next_turn(steps: int) -> None:
-    """Also before the first line of the task of its turn."""
+    """An interrupt before the first line of the task of a turn is one of them."""
     model = ScriptedModel(lambda messages: "ok")
     async with Session(model) as session:
         await session.ask("start")

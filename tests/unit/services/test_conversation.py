@@ -505,7 +505,7 @@ async def test_a_turn_that_the_end_of_its_agent_cut_is_an_error(new_queue: Talki
 
 
 def test_a_batch_is_a_sequence_of_its_chunks() -> None:
-    """Its events are those of its chunks, of which the last one may be an error."""
+    """A batch has the events of its chunks, of which the last one may be an error."""
     batch = Batch("t", 8, [b"a", b"b", b"{}"], "error")
     chunks = [Chunk("t", 8, "chunk", b"a"), Chunk("t", 9, "chunk", b"b"), Chunk("t", 10, "error", b"{}")]
 

@@ -36,7 +36,7 @@ def test_values_of_runs_far_above_are_masked(run: Any, field: str) -> None:
 
 
 def test_values_of_the_run_that_a_resumed_run_is_moved_below_are_masked(run: Any) -> None:
-    """Its own parent is not restored, so it is built without one, and then moved below the nearest run above."""
+    """A run whose parent is not restored is built without one, and then moved below the nearest run above."""
     (grant,) = run.grants()
     resumed = make_run(None)
     resumed.move_below(make_run(make_run(None, grant=grant)))

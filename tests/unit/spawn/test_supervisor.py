@@ -75,7 +75,7 @@ async def test_the_first_of_several_failures_is_raised(idle_root: tuple[Supervis
 
 
 async def test_a_thread_that_a_task_leaves_during_the_grace_is_named() -> None:
-    """Its task has ended by then, so nothing else says that something of it is still running."""
+    """The task has ended by then, so nothing else says that something of the run is still working."""
     loop = asyncio.get_running_loop()
     never, late = loop.create_future(), loop.create_future()
     first = stopped_run("main/1", {1: SimpleNamespace(thread=never, tool="slow")})
