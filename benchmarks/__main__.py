@@ -57,12 +57,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"left out: {peer}, {name}: {reason}", file=sys.stderr)
     if sitting.failures:
         print("\n".join(["", "could not be measured:", *sitting.failures]), file=sys.stderr)
-        return 1  # and a sitting with holes is not kept
+        if not sitting.is_whole(chosen):
+            return 1  # and a sitting without some of its figures is not kept
     if asked.write:
         _save(RESULTS / f"{about['began'][:10]}-{about['commit']}.json", data)
         plots.write_all(data, PLOTS)
         PAGE.write_text(tables.put_into(PAGE.read_text(), tables.for_page(about, chosen, sitting, PEERS)))
-    return 0
+    return 1 if sitting.failures else 0
 
 
 def _parser() -> argparse.ArgumentParser:

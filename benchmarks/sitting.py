@@ -54,6 +54,10 @@ class Sitting:
         """Return the values of a figure, in the order of the rounds; empty if it was not measured."""
         return self.values.get(measurement.name, {}).get(project, {}).get(figure.key, [])
 
+    def is_whole(self, measurements: Sequence[Measurement]) -> bool:
+        """Return whether each of our figures was measured, if not in each round."""
+        return all(self.of(each, figure) for each in measurements for figure in each.figures)
+
     def has(self, measurement: Measurement, project: str) -> bool:
         """Return whether a measurement has values of a project."""
         return project in self.values.get(measurement.name, {})

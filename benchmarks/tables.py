@@ -74,7 +74,10 @@ def for_page(
     about: dict[str, Any], measurements: Sequence[Measurement], sitting: Sitting, peers: Sequence[Peer]
 ) -> str:
     """Return the sitting as Markdown: provenance, our figures and goals, our figures and those of the peers."""
-    lines = [_provenance(about), "", "| what | worst | median | unit | goal | reached |", "|---|--:|--:|---|--:|---|"]
+    lines = [_provenance(about), ""]
+    if sitting.failures:
+        lines += [f"Left out, because it failed: {'; '.join(sitting.failures)}.", ""]
+    lines += ["| what | worst | median | unit | goal | reached |", "|---|--:|--:|---|--:|---|"]
     for measurement, rows in groupby(rows_of(measurements, sitting), key=lambda row: row.measurement):
         lines.append(f"| **{measurement.title}** | | | | | |")
         lines += [

@@ -64,7 +64,8 @@ async def _converse(server: Server, team: CreatedTeam, name: str) -> None:
 async def _clients(server: Server, count: int) -> Figures:
     """Measure connections that have made no request yet."""
     for clients in (FIRST, count):
-        before, fds = rss_mb(), _descriptors()
+        fds = await _settled_descriptors()
+        before = rss_mb()
         async with visitors("requests", server.listen_address, str(clients), str(clients)) as all_of_them:
             while _descriptors() < fds + clients + PIPES:  # noqa: ASYNC110 - it is the loop itself that takes them in
                 await asyncio.sleep(0.01)
@@ -92,6 +93,15 @@ async def _readers(server: Server, teller: TellerType, team: CreatedTeam, count:
             teller.go.set()
             await all_of_them.go()
     return figures
+
+
+async def _settled_descriptors() -> int:
+    """Return the number of open descriptors once it stands still: those of earlier clients are being closed."""
+    count, now = -1, _descriptors()
+    while count != now:
+        await asyncio.sleep(0.1)
+        count, now = now, _descriptors()
+    return now
 
 
 def _descriptors() -> int:
