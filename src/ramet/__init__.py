@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ramet.agent.loop import QueryParams as QueryParams
     from ramet.agent.loop import query as query
     from ramet.concurrency.cancel import AbortController as AbortController
-    from ramet.core.budget import Limits as Limits
+    from ramet.core.limits import Limits as Limits
     from ramet.core.limits import SpawnLimits as SpawnLimits
     from ramet.core.outcome import AgentResult as AgentResult
     from ramet.core.outcome import Artifact as Artifact
@@ -63,8 +63,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "agent.definition": ("Agent",),
         "agent.loop": ("QueryParams", "query"),
         "concurrency.cancel": ("AbortController",),
-        "core.budget": ("Limits",),
-        "core.limits": ("SpawnLimits",),
+        "core.limits": ("Limits", "SpawnLimits"),
         "core.outcome": ("AgentResult", "Artifact", "Result", "Status", "StepFailure", "Usage"),
         "core.policy.policy": ("Isolation", "Policy"),
         "host.observability.logs": ("setup_logging",),

@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any
 
 from ramet import Agent, AgentRuntime, AgentScheduler, Limits, Policy
-from ramet.core.budget import RESOURCES
 from ramet.core.errors import StoreFailed
+from ramet.core.limits import RESOURCES
 from ramet.host.sandbox.sandboxes import BackendName
 from ramet.host.trees.project import Project
 from ramet.isolation.contract import Backend

@@ -22,10 +22,9 @@ from ramet.agent.history.compaction import Compaction
 from ramet.agent.hooks.config import EVENTS, GATES
 from ramet.agent.loop import QueryParams
 from ramet.cli.parser import build_parser
-from ramet.core.budget import Limits
 from ramet.core.errors import RametError
 from ramet.core.events import AnyEvent, Event
-from ramet.core.limits import SpawnLimits
+from ramet.core.limits import Limits, SpawnLimits
 from ramet.core.outcome import AgentResult, Result, Status, Usage
 from ramet.core.policy.permissions import MODES
 from ramet.core.policy.policy import Policy

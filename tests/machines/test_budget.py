@@ -15,8 +15,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ramet.core.budget import FINAL_ANSWER_TOKENS, RESOURCES, Amount, Budget, Hold, Limits
+from ramet.core.budget import FINAL_ANSWER_TOKENS, Budget, Hold
 from ramet.core.errors import BudgetExceeded, InvalidValue
+from ramet.core.limits import RESOURCES, Amount, Limits
 
 ALL = range(len(RESOURCES))
 limits = st.builds(

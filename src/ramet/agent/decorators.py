@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from typing import Any, overload
 
 from ramet.agent.definition import Agent, changed_policy, resource_fields
-from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import safe_name
+from ramet.core.limits import Limits
 from ramet.core.policy.policy import Policy
 
 #: The objects that can be decorated.

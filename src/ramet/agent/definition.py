@@ -16,9 +16,9 @@ from ramet.agent.output import OutputContract
 from ramet.agent.typed.schema import Types
 from ramet.core.agent_ref import AgentRef
 from ramet.core.arguments import KnownFields, check_bool
-from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name, safe_name
+from ramet.core.limits import Limits
 from ramet.core.outcome import T
 from ramet.core.policy.capabilities import Capability
 from ramet.core.policy.policy import Policy

@@ -9,8 +9,8 @@ from ramet.agent.capabilities.task import Task
 from ramet.agent.definition import Agent
 from ramet.agent.schemas.work_budget import count_steps
 from ramet.agent.typed.from_schema import TypeReader
-from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue
+from ramet.core.limits import Limits
 from ramet.core.recipe import Recipe
 
 

@@ -29,6 +29,7 @@ _COMMANDS = {
     "passages": "operate.safety_events:list_gate_events",
     "port": "operate.port:port",
     "ps": "operate.ps:ps",
+    "raise": "operate.control:run_control_command",
     "repair": "operate.repair:repair",
     "replay": "operate.logs:replay",
     "resume": "run:resume",

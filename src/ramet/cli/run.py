@@ -22,10 +22,10 @@ from ramet.cli.render.report import print_status
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.render.tree_model import TreeModel
 from ramet.cli.render.views import LineView
-from ramet.core.budget import Limits
 from ramet.core.errors import DamagedTree, DefinitionMissing, InvalidValue, Unknown
 from ramet.core.events import Event
 from ramet.core.lifecycle import State
+from ramet.core.limits import Limits
 from ramet.core.outcome import Result, Status
 from ramet.core.policy.policy import Policy, from_json
 from ramet.host.control.run_queries import journal_in

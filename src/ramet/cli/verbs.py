@@ -248,6 +248,23 @@ def _add_control(add: Add) -> None:
     )
     stop = add("stop", f"ID {WHERE}", "stop a run and all runs below it", anywhere=True)
     stop.add_argument("id", type=parse_name, metavar="ID", help="the run")
+    more = add(
+        "raise",
+        f"ID --usd X | --calls N | … [--key KEY] {WHERE}",
+        "add to the limits of a run, so that what waits there goes on",
+        "The limits of a tree are those of its root.",
+        anywhere=True,
+    )
+    more.add_argument("id", type=parse_name, metavar="ID", help="the run: a root, or a run with limits of its own")
+    more.add_argument("--usd", type=parse_number, metavar="X", help="money, in US dollars")
+    more.add_argument("--tokens", type=parse_int(0), metavar="N", help="tokens, input and output")
+    more.add_argument("--calls", type=parse_int(0), metavar="N", help="model calls")
+    more.add_argument("--tool-calls", type=parse_int(0), metavar="N", help="tool calls")
+    more.add_argument("--agents", type=parse_int(0), metavar="N", help="agents started below the run")
+    more.add_argument("--seconds", type=parse_number, metavar="S", help="time")
+    more.add_argument(
+        "--key", type=parse_name, default="", metavar="KEY", help="a repeated command with the same key adds nothing"
+    )
     cp = add(
         "cp",
         f"ID PATH [TO] {WHERE}",

@@ -6,83 +6,28 @@ without a limit of its own is drawn directly from the nearest scope above that h
 a reservation costs the same at any depth, and in each scope free + held + kept + spent always equals the limit. The
 kept amount is for the owner's last answer: no one else can draw it, and the unused rest of it returns. Nothing here
 waits, so every operation is atomic within one event loop.
+
+A scope ends its runs at a limit, or pauses them: see `Limits.at_limit`. A pausing scope keeps nothing for a last
+answer. Requests wait there in line (`ramet.concurrency.limit_queue`), and no later request passes them.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
 
-from ramet.core.arguments import KnownFields
 from ramet.core.errors import BudgetExceeded, InvalidValue
+from ramet.core.limits import MAX_EXACT, RESOURCES, Amount, Limits
 
-
-class Amount(NamedTuple):
-    """A quantity of every resource that a budget counts."""
-
-    tokens: int = 0
-    usd: float = 0.0
-    model_calls: int = 0
-    tool_calls: int = 0
-    agents: int = 0
-
-
-RESOURCES = Amount._fields
 _ZERO = Amount()
 _INDEXES = range(len(RESOURCES))
 _TOLERANCE = 1e-9  #: sums of money in binary fractions are off by less than this
-_MAX_EXACT = 2**53  #: above this value floats and readers of JSON round, and a count would no longer be exact
 
 #: The reserve for a last answer: one call, and this share of tokens and money, at most FINAL_ANSWER_TOKENS tokens.
 FINAL_ANSWER_SHARE = 0.1
 FINAL_ANSWER_TOKENS = 4096
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits(metaclass=KnownFields):
-    """The most that a run and all runs below it may use; None means no limit of its own.
-
-    `seconds` is wall-clock time.
-    """
-
-    tokens: int | None = None  #: input (cache reads included) and output
-    usd: float | None = None
-    model_calls: int | None = None  #: requests sent to providers, retries included
-    tool_calls: int | None = None
-    agents: int | None = None  #: spawns below this run; the end of a run does not return one
-    seconds: float | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("tokens", "model_calls", "tool_calls", "agents"):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _MAX_EXACT:
-                raise InvalidValue(f"limits.{name}", value, "a whole number from 0 to 2^53, or None")
-        for name in ("usd", "seconds"):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MAX_EXACT:  # nor NaN
-                raise InvalidValue(f"limits.{name}", value, "a number from 0 to 2^53, or None")
-
-    @property
-    def counts(self) -> bool:
-        """True if any resource except time is limited here."""
-        return any(getattr(self, name) is not None for name in RESOURCES)
-
-    def tighten(self, other: Limits) -> Limits:
-        """Return the smaller of both limits for each field."""
-        pairs = {each.name: (getattr(self, each.name), getattr(other, each.name)) for each in fields(Limits)}
-        return Limits(**{name: min((v for v in pair if v is not None), default=None) for name, pair in pairs.items()})
-
-    def as_data(self) -> dict[str, int | float]:
-        """Return the limited fields by name: `Limits(**data)` equals this object."""
-        return {name: value for name in (*RESOURCES, "seconds") if (value := getattr(self, name)) is not None}
-
-
-NO_LIMITS = Limits()
 
 
 class Budget:
@@ -94,6 +39,7 @@ class Budget:
 
     __slots__ = (
         "_final_answer_reserve",
+        "_lent_amounts",
         "_limit",
         "_owner",
         "_reserved_amounts",
@@ -101,14 +47,23 @@ class Budget:
         "_slice",
         "_spent_amounts",
         "limits",
+        "on_change",
         "parent",
+        "pauses",
         "refused_resource",
         "scope",
+        "served_resource",
+        "waiting",
     )
 
     def __init__(self, limits: Limits, *, scope: str, parent: Budget | None = None) -> None:
         self.limits, self.scope, self.parent = limits, scope, parent
         self.refused_resource: str | None = None  #: the resource that this scope itself refused first
+        #: Whether a request that does not fit waits here, instead of ending its run.
+        self.pauses: bool = limits.at_limit == "pause" if limits.at_limit else parent is not None and parent.pauses
+        self.waiting: list[int] | None = None  #: requests in line for each resource; None until one is
+        self.served_resource = ""  #: the first in line for it is tried now: it does not wait behind itself
+        self.on_change: Callable[[], None] | None = None  #: called when more may be free; set by what waits
         self._limit: list[float | None] = [getattr(limits, name) for name in RESOURCES]
         self._owner: list[Budget | None] = [
             self if limit is not None else parent._owner[index] if parent is not None else None
@@ -116,15 +71,21 @@ class Budget:
         ]
         self._spent_amounts: list[float] = [0] * len(RESOURCES)
         self._reserved_amounts: list[float] = [0] * len(RESOURCES)
+        self._lent_amounts: list[float] = [0] * len(RESOURCES)  #: of the reserved amounts, those of scopes below
         self._final_answer_reserve: list[float] = [0] * len(RESOURCES)
-        calls, tokens, usd = limits.model_calls, limits.tokens, limits.usd
-        self._final_answer_reserve[0] = min(int((tokens or 0) * FINAL_ANSWER_SHARE), FINAL_ANSWER_TOKENS)
-        self._final_answer_reserve[1] = (usd or 0.0) * FINAL_ANSWER_SHARE
-        self._final_answer_reserve[2] = 1 if calls else 0
+        if not self.pauses:
+            calls, tokens, usd = limits.model_calls, limits.tokens, limits.usd
+            self._final_answer_reserve[0] = min(int((tokens or 0) * FINAL_ANSWER_SHARE), FINAL_ANSWER_TOKENS)
+            self._final_answer_reserve[1] = (usd or 0.0) * FINAL_ANSWER_SHARE
+            self._final_answer_reserve[2] = 1 if calls else 0
         self._returned_amounts: list[float] = [0] * len(RESOURCES)  #: counted as spent above, of earlier slices
         self._slice: Hold | None = None
         if parent is not None:
-            self._slice = parent.reserve(self._grant())
+            self._slice = parent._lend(self._grant())
+
+    def owner(self, resource: str) -> Budget | None:
+        """Return the scope whose limit bounds `resource` here; None if nothing limits it."""
+        return self._owner[RESOURCES.index(resource)]
 
     def remaining(self, resource: str, *, is_final_answer: bool = False) -> float:
         """Return how much of `resource` could be reserved now; infinity if nothing limits it."""
@@ -141,16 +102,16 @@ class Budget:
     def reserve(self, amount: Amount, *, is_final_answer: bool = False) -> Hold:
         """Hold all of `amount`, or nothing.
 
-        Raises BudgetExceeded, naming the scope whose limit fired, if `amount` does not fit. `is_final_answer` draws on
-        the amount that this scope keeps for its owner's last answer. A closed scope has nothing left. Raises
-        InvalidValue if `amount` is not a valid quantity.
+        Raises BudgetExceeded, naming the scope whose limit fired, if `amount` does not fit, or if other requests wait
+        there in line. `is_final_answer` draws on the amount that this scope keeps for its owner's last answer. A closed
+        scope has nothing left. Raises InvalidValue if `amount` is not a valid quantity.
         """
         _check(amount)
         for index, requested in enumerate(amount):
             owner = self._owner[index]
             if requested and owner is not None:
                 free = owner._free(index, is_final_answer and owner is self)
-                if requested > free + _TOLERANCE:
+                if requested > free + _TOLERANCE or owner._is_queue(index):
                     owner.refused_resource = owner.refused_resource or RESOURCES[index]
                     raise BudgetExceeded(RESOURCES[index], asked=requested, left=max(0, free), scope=owner.scope)
         reserve_part = _ZERO
@@ -162,6 +123,52 @@ class Budget:
             if requested and owner is not None:
                 owner._reserved_amounts[index] += requested
         return Hold(self, amount, reserve_part)
+
+    @contextmanager
+    def passing_lines(self) -> Iterator[None]:
+        """Reserve in this context without waiting behind others: for what was granted before, or by the owner."""
+        lines = {id(each): (each, each.waiting) for each in self._owner if each is not None}
+        for owner, _ in lines.values():
+            owner.waiting = None
+        try:
+            yield
+        finally:
+            for owner, waiting in lines.values():
+                owner.waiting = waiting
+
+    def can_fit(self, resource: str, requested: float) -> bool:
+        """Return whether `requested` would fit here if all requests that are under way cost nothing.
+
+        Amounts of scopes below count as used: such a scope may last.
+        """
+        index = RESOURCES.index(resource)
+        under_way = self._reserved_amounts[index] - self._lent_amounts[index]
+        return requested <= self._free(index, False) + under_way + _TOLERANCE
+
+    def raise_limits(self, amount: Amount) -> None:
+        """Raise the limits of this scope; a scope below another one takes the amounts from there.
+
+        Raises BudgetExceeded, naming the scope above and having raised nothing, if it has not that much free; and
+        InvalidValue for a resource that is not limited here, and for a closed scope.
+        """
+        _check(amount)
+        for index, more in enumerate(amount):
+            if more and self._limit[index] is None:
+                limited = ", ".join(name for name in RESOURCES if getattr(self.limits, name) is not None)
+                raise InvalidValue(f"add.{RESOURCES[index]}", more, f"what {self.scope} limits: {limited or 'nothing'}")
+        if self.is_closed:
+            raise InvalidValue("scope", self.scope, "one whose run has not ended")
+        added: dict[str, Any] = {name: more for name, more in zip(RESOURCES, amount, strict=True) if more}
+        limits = self.limits.add(Limits(**added))
+        if self._slice is not None:
+            assert self.parent is not None, "a slice is of a scope above"
+            self._slice.add(self.parent._lend(amount, passes_line=True))
+            for owner in self.parent._owner:
+                if owner is not None:
+                    owner._report_change()  # Who waits there may wait for longer now.
+        self.limits, self._limit = limits, [getattr(limits, name) for name in RESOURCES]
+        self.refused_resource = None
+        self._report_change()
 
     def charge(self, amount: Amount) -> None:
         """Count an amount that another process reserved and used; nothing is refused here."""
@@ -188,6 +195,7 @@ class Budget:
             )
             self._slice._settle(Amount(*unreported_amounts))  # type: ignore[arg-type]  # whole numbers stay whole
             self._slice, self._returned_amounts = None, used_amounts
+            self._report_change()
 
     @property
     def is_closed(self) -> bool:
@@ -207,7 +215,7 @@ class Budget:
                 spent + reserved for spent, reserved in zip(self._spent_amounts, self._reserved_amounts, strict=True)
             ]
             remaining = (max(0, (self._limit[w] or 0) - used_amounts[w]) for w in _INDEXES)
-            self._slice = parent.reserve(Amount(*remaining))  # type: ignore[arg-type]  # whole numbers stay whole
+            self._slice = parent._lend(Amount(*remaining))  # type: ignore[arg-type]  # whole numbers stay whole
             self._returned_amounts, self.parent = used_amounts, parent
             self._owner = [self if self._limit[w] is not None else parent._owner[w] for w in _INDEXES]
 
@@ -231,6 +239,23 @@ class Budget:
         return ", ".join(
             f"{name} {self.remaining(name):.12g}" for name in RESOURCES if self.remaining(name) != math.inf
         )
+
+    def _lend(self, amount: Amount, *, passes_line: bool = False) -> Hold:
+        """Hold an amount for a scope below. Raises BudgetExceeded."""
+        with self.passing_lines() if passes_line else nullcontext():
+            hold = self.reserve(amount)
+        hold.is_lent = True
+        for index, lent in enumerate(amount):
+            if lent and (owner := self._owner[index]) is not None:
+                owner._lent_amounts[index] += lent
+        return hold
+
+    def _is_queue(self, index: int) -> bool:
+        return self.waiting is not None and self.waiting[index] > 0 and self.served_resource != RESOURCES[index]
+
+    def _report_change(self) -> None:
+        if self.on_change is not None:
+            self.on_change()
 
     def _free(self, index: int, is_final_answer: bool) -> float:
         limit = self._limit[index]
@@ -259,10 +284,11 @@ class Hold:
     Only the first call of `settle` or `refund` counts; later calls do nothing.
     """
 
-    __slots__ = ("_budget", "_reserve_part", "amount", "is_open")
+    __slots__ = ("_budget", "_reserve_part", "amount", "is_lent", "is_open")
 
     def __init__(self, budget: Budget, amount: Amount, reserve_part: Amount = _ZERO) -> None:
         self._budget, self.amount, self.is_open = budget, amount, True
+        self.is_lent = False  #: it is the slice of a scope below
         self._reserve_part = reserve_part  #: the part that came from the reserve for a last answer
 
     def settle(self, actual: Amount) -> None:
@@ -284,12 +310,20 @@ class Hold:
         """Return the hold; nothing was used."""
         self.settle(_ZERO)
 
+    def add(self, other: Hold) -> None:
+        """Take over the amount of another hold of the same scope."""
+        other.is_open = False
+        sums = (mine + more for mine, more in zip(self.amount, other.amount, strict=True))
+        self.amount = Amount(*sums)  # type: ignore[arg-type]  # whole numbers stay whole
+
     def _settle(self, actual: Amount) -> None:
         for index, owner in enumerate(self._budget._owner):
             if owner is None:
                 continue
             reserved, used = self.amount[index], actual[index]
             owner._reserved_amounts[index] -= reserved
+            if self.is_lent:
+                owner._lent_amounts[index] -= reserved
             owner._spent_amounts[index] += used
             while (
                 owner.is_closed and owner.parent is not None
@@ -299,6 +333,7 @@ class Hold:
                     break
                 parent_owner._spent_amounts[index] += used - reserved
                 owner = parent_owner
+            owner._report_change()
         if self._reserve_part is not _ZERO:
             unused_amounts = (max(0, reserved - used) for reserved, used in zip(self.amount, actual, strict=True))
             self._budget._change_reserve(Amount(*map(min, self._reserve_part, unused_amounts)), 1)  # type: ignore[arg-type]  # as above
@@ -310,5 +345,5 @@ def _check(amount: Amount) -> None:
     Raises InvalidValue.
     """
     for index, value in enumerate(amount):
-        if not 0 <= value <= _MAX_EXACT:
+        if not 0 <= value <= MAX_EXACT:
             raise InvalidValue(f"amount.{RESOURCES[index]}", value, "a number from 0 to 2^53")

@@ -218,6 +218,22 @@ class BudgetRefused(Event, frozen=True, kw_only=True, tag="budget_refused"):
     scope: str
 
 
+class LimitPaused(Event, frozen=True, kw_only=True, tag="limit_paused"):
+    """A request did not fit a limit that pauses: it waits until the limit of `scope` is raised, or enough returns."""
+
+    resource: str
+    asked: float
+    left: float
+    scope: str  #: the path of the run whose limit it is
+
+
+class LimitsRaised(Event, frozen=True, kw_only=True, tag="limits_raised"):
+    """The owner raised limits of this run; a repeated request with the same key raises nothing."""
+
+    add: dict[str, int | float]  #: by name of the limit
+    key: str = ""
+
+
 class AgentCreated(Event, frozen=True, kw_only=True, tag="agent_created"):
     """The run created an agent; `commit` is the commit of the state that holds the recipe."""
 
@@ -396,6 +412,8 @@ AnyEvent = (
     | ClampEvent
     | PolicyDecided
     | BudgetRefused
+    | LimitPaused
+    | LimitsRaised
     | AgentCreated
     | StateCommitted
     | ApprovalAsked

@@ -2,8 +2,8 @@
 
 The table decides; the supervisor executes the effects.
 
-    STARTING ── began ──▶ RUNNING ◀── wait ended ── WAITING
-        ▲                 │  │  └── wait began ───▶
+    STARTING ── began ──▶ RUNNING ◀── wait ended ── WAITING ◀── pause ended ── PAUSED
+        ▲                 │  │  └── wait began ───▶   ──────── pause began ──▶
         └─ woken ── IDLE ◀┘  │
                       │      ▼
     any living ── stop asked ─▶ STOPPING ── finished ─▶ ENDED | STOPPED ── expired ─▶ EXPIRED
@@ -28,6 +28,7 @@ class State(StrEnum):
     STARTING = "starting"  #: admitted; waits for a slot
     RUNNING = "running"
     WAITING = "waiting"  #: for its children or a person; holds no slot
+    PAUSED = "paused"  #: at a limit, until that is raised or others return what they hold; holds no slot
     IDLE = "idle"  #: a turn is over; mail or a prompt wakes it
     STOPPING = "stopping"  #: has been asked to stop, has not ended yet
     ENDED = "ended"
@@ -41,6 +42,8 @@ class Fact(StrEnum):
     BEGAN = "began"
     WAIT_BEGAN = "wait_began"
     WAIT_ENDED = "wait_ended"
+    PAUSE_BEGAN = "pause_began"
+    PAUSE_ENDED = "pause_ended"
     TURN_OVER = "turn_over"
     WOKEN = "woken"
     STOP_ASKED = "stop_asked"
@@ -74,7 +77,7 @@ class Step(NamedTuple):
     effects: tuple[Effect, ...] = ()
 
 
-LIVE_STATES = frozenset({State.STARTING, State.RUNNING, State.WAITING, State.IDLE, State.STOPPING})
+LIVE_STATES = frozenset({State.STARTING, State.RUNNING, State.WAITING, State.PAUSED, State.IDLE, State.STOPPING})
 TERMINAL_STATES = frozenset({State.ENDED, State.STOPPED, State.EXPIRED})
 
 _END = (
@@ -97,6 +100,12 @@ TABLE: dict[tuple[State, Fact], Step] = {
     (State.WAITING, Fact.WAIT_ENDED): Step(State.RUNNING, (Effect.RECORD_STATE,)),
     (State.WAITING, Fact.TURN_OVER): Step(State.IDLE, (Effect.RELEASE_SLOT, Effect.RECORD_STATE)),
     (State.WAITING, Fact.STOP_ASKED): _STOP,
+    (State.RUNNING, Fact.PAUSE_BEGAN): Step(State.PAUSED, (Effect.RECORD_STATE,)),
+    (State.WAITING, Fact.PAUSE_BEGAN): Step(State.PAUSED, (Effect.RECORD_STATE,)),
+    (State.PAUSED, Fact.PAUSE_ENDED): Step(State.WAITING, (Effect.RECORD_STATE,)),
+    (State.PAUSED, Fact.WAIT_ENDED): Step(State.RUNNING, (Effect.RECORD_STATE,)),  # another of its calls goes on
+    (State.PAUSED, Fact.TURN_OVER): Step(State.IDLE, (Effect.RELEASE_SLOT, Effect.RECORD_STATE)),
+    (State.PAUSED, Fact.STOP_ASKED): _STOP,
     (State.IDLE, Fact.WOKEN): Step(State.STARTING, (Effect.START_TURN,)),
     (State.IDLE, Fact.STOP_ASKED): _STOP,
     (State.ENDED, Fact.RESUMED): Step(State.STARTING, (Effect.REOPEN_MAIL, Effect.START_TURN)),
@@ -109,6 +118,15 @@ TABLE: dict[tuple[State, Fact], Step] = {
     (State.IDLE, Fact.WAIT_ENDED): Step(State.IDLE),
     (State.RUNNING, Fact.WAIT_ENDED): Step(State.RUNNING),
     (State.WAITING, Fact.WAIT_BEGAN): Step(State.WAITING),
+    (State.PAUSED, Fact.WAIT_BEGAN): Step(State.PAUSED),
+    (State.PAUSED, Fact.WOKEN): Step(State.PAUSED),
+    (State.STARTING, Fact.PAUSE_BEGAN): Step(State.STARTING),
+    (State.STARTING, Fact.PAUSE_ENDED): Step(State.STARTING),
+    (State.IDLE, Fact.PAUSE_BEGAN): Step(State.IDLE),
+    (State.IDLE, Fact.PAUSE_ENDED): Step(State.IDLE),
+    (State.RUNNING, Fact.PAUSE_ENDED): Step(State.RUNNING),
+    (State.WAITING, Fact.PAUSE_ENDED): Step(State.WAITING),
+    (State.PAUSED, Fact.PAUSE_BEGAN): Step(State.PAUSED),
     (State.STARTING, Fact.WOKEN): Step(State.STARTING),
     (State.RUNNING, Fact.WOKEN): Step(State.RUNNING),
     (State.WAITING, Fact.WOKEN): Step(State.WAITING),
@@ -119,7 +137,16 @@ for _state in LIVE_STATES:
     TABLE[_state, Fact.FINISHED] = Step(State.ENDED, _END)
     TABLE[_state, Fact.CUT_OFF] = Step(State.STOPPED, _END)
 TABLE[State.STOPPING, Fact.FINISHED] = Step(State.STOPPED, _END)  # A run that was asked to stop does not return.
-for _fact in (Fact.BEGAN, Fact.WAIT_BEGAN, Fact.WAIT_ENDED, Fact.TURN_OVER, Fact.WOKEN, Fact.STOP_ASKED):
+for _fact in (
+    Fact.BEGAN,
+    Fact.WAIT_BEGAN,
+    Fact.WAIT_ENDED,
+    Fact.PAUSE_BEGAN,
+    Fact.PAUSE_ENDED,
+    Fact.TURN_OVER,
+    Fact.WOKEN,
+    Fact.STOP_ASKED,
+):
     TABLE[State.STOPPING, _fact] = Step(State.STOPPING)
 
 

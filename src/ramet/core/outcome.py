@@ -19,7 +19,7 @@ else:
 
 
 class Status(StrEnum):
-    """The statuses with which a run can end."""
+    """The statuses with which a run can end, and `paused`, which a caller may ask to be told: that is no end."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -30,6 +30,7 @@ class Status(StrEnum):
     CRASHED = "crashed"
     LOST = "lost"
     NEEDS_INPUT = "needs_input"
+    PAUSED = "paused"
 
 
 #: Status → exit code of a process that reports the status. 0 only for a result; 2 is reserved for usage errors.
@@ -40,6 +41,7 @@ EXIT_CODES: dict[Status, int] = {
     Status.BUDGET_EXHAUSTED: 4,
     Status.CRASHED: 5,
     Status.LOST: 6,
+    Status.PAUSED: 7,
     Status.TIMEOUT: 124,
     Status.CANCELLED: 130,
     Status.OOM: 137,

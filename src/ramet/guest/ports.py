@@ -13,10 +13,11 @@ from langchain_core.exceptions import ContextOverflowError
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
 
 from ramet.core import events
-from ramet.core.budget import NO_LIMITS, Budget, Limits
+from ramet.core.budget import Budget
 from ramet.core.errors import InvalidValue, ModelFailed, ProtocolError
 from ramet.core.events import Compacted, Event, MailDelivered, MessageRecorded
 from ramet.core.ids import CallId, safe_name
+from ramet.core.limits import NO_LIMITS, Limits
 from ramet.guest.async_channel import AsyncChannel, RawAnswer
 from ramet.models.json_values import sanitize
 from ramet.models.messages import decode, encode

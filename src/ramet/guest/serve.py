@@ -27,9 +27,10 @@ from ramet.agent.loop import QueryParams, query, record_message
 from ramet.agent.output import OutputContract
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.mailbox import Mail, Mailbox
-from ramet.core.budget import NO_LIMITS, Budget
+from ramet.core.budget import Budget
 from ramet.core.errors import Aborted, MailRefused, ProtocolError, TaskFailed
 from ramet.core.ids import Path, RunId
+from ramet.core.limits import NO_LIMITS
 from ramet.core.recipe import capability
 from ramet.guest import thread_channel
 from ramet.guest.async_channel import AsyncChannel

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 
 from ramet.concurrency.threads import owner_loop
-from ramet.core.budget import NO_LIMITS
 from ramet.core.equal_mail import checked_window
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import CallId, Path, RunId
+from ramet.core.limits import NO_LIMITS
 from ramet.core.outcome import Result, Status
 from ramet.guest.async_channel import AsyncChannel
 from ramet.models.json_values import sanitize

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from langchain_core.messages import AIMessage
 
-from ramet.core.budget import Amount, Hold
+from ramet.core.budget import Budget, Hold
 from ramet.core.errors import BudgetExceeded, ModelFailed, Unknown
 from ramet.core.events import ModelAsked, ModelCharged
+from ramet.core.limits import Amount
 from ramet.core.outcome import NO_USAGE, Usage
 from ramet.models.messages import input_bound
 from ramet.models.prices import Price, cost_usd, max_usd, price_of
@@ -57,7 +58,8 @@ class Provider:
 class Account:
     """The reservations and the usage of one request of one run, over all its attempts.
 
-    If less is left than the reply may use, the reply's limit is lowered. A request with `is_whole` is refused instead.
+    If less is left than the reply may use, the reply's limit is lowered. A request with `is_whole` is refused instead,
+    and so is one at a limit that pauses: a raise helps it more than half a reply.
     """
 
     __slots__ = ("_context", "_is_whole", "_provider", "_request", "_schema_bytes")
@@ -95,7 +97,7 @@ class Account:
                 available_tokens = min(
                     available_tokens, spare_usd / per_token if per_token > 0 else (math.inf if spare_usd >= 0 else -1)
                 )
-            if self._is_whole:
+            if self._is_whole or _pauses(budget):
                 max_tokens = requested_tokens
             elif available_tokens >= min(requested_tokens, LEAST_OUTPUT_TOKENS):
                 max_tokens = int(min(requested_tokens, available_tokens))
@@ -183,6 +185,11 @@ class Account:
         return cost_usd(reported, price) if price is not None else 0.0
 
 
+def _pauses(budget: Budget) -> bool:
+    """Return whether a limit of tokens or money pauses here."""
+    return any(owner is not None and owner.pauses for owner in (budget.owner("tokens"), budget.owner("usd")))
+
+
 class ForeignCharge:
     """The reservation for a request that another framework makes. It is settled once, by the first reported end."""
 
@@ -197,6 +204,12 @@ class ForeignCharge:
         hold, self._hold = self._hold, None
         if hold is not None:
             self._account.settle(hold, reply)
+
+    def cancel(self) -> None:
+        """Return the whole reservation: the request was not sent."""
+        hold, self._hold = self._hold, None
+        if hold is not None:
+            self._account.refund(hold)
 
     def fail(self, error: BaseException) -> None:
         """Settle a request that brought no reply."""

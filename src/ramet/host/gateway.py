@@ -229,7 +229,9 @@ class _Call:
 
     async def _reserve(self, attempt: int) -> tuple[Hold, int | None]:
         """Return a reservation that is recorded durably before any request is sent."""
-        hold, max_tokens = self._account.reserve(attempt)
+        hold, max_tokens = await self._context.reserve(
+            lambda: self._account.reserve(attempt), lambda reserved: self._account.refund(reserved[0])
+        )
         try:
             await self._context.wait_persisted()
         except BaseException:

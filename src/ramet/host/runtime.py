@@ -12,8 +12,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from ramet.agent.composition.steps import nesting_depth
 from ramet.agent.definition import Agent
 from ramet.core.arguments import check_instance
-from ramet.core.budget import Limits
-from ramet.core.limits import SpawnLimits
+from ramet.core.limits import Limits, SpawnLimits
 from ramet.core.outcome import AgentResult
 from ramet.core.policy.policy import Policy, resolve_root_policy
 from ramet.host.arguments import check_messages

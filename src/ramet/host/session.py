@@ -21,12 +21,11 @@ from ramet.agent.hooks.hooks import HookRunner
 from ramet.agent.loop import MAX_TURNS
 from ramet.concurrency.deadline import run_shielded
 from ramet.core.arguments import check_instance, check_text
-from ramet.core.budget import NO_LIMITS, Limits
 from ramet.core.errors import BusyError, Denied, InvalidValue, RametError, Unknown
 from ramet.core.events import Event
 from ramet.core.ids import ROOT_NAME
 from ramet.core.lifecycle import State
-from ramet.core.limits import DEFAULT_SPAWN_LIMITS, SpawnLimits
+from ramet.core.limits import DEFAULT_SPAWN_LIMITS, NO_LIMITS, Limits, SpawnLimits
 from ramet.core.outcome import Result, Status, T, Usage
 from ramet.core.policy.policy import Policy, secrets_of, variables_of
 from ramet.host.approvals import Inbox
@@ -40,11 +39,13 @@ from ramet.host.sandbox.sandboxes import BackendName
 from ramet.host.session_ids import checked_session_id
 from ramet.host.sessions.trees import Beginning, Conversation, resume
 from ramet.host.trees.factory import OpenTree, SyncTools, TreeOptions, read_only_policy
+from ramet.host.trees.pauses import wait_until_paused
 from ramet.host.trees.project import Project
 from ramet.host.trees.turn_stream import TurnStream
 from ramet.isolation.contract import Backend
 from ramet.spawn.birth.plan import as_agent
 from ramet.spawn.handle import Handle
+from ramet.spawn.lifecycle.run_results import paused_result
 from ramet.spawn.run import Run
 from ramet.tools.agents.agents import spawning_tools
 from ramet.tools.context import ToolUseContext
@@ -84,6 +85,8 @@ class Session(Generic[T]):
     the states of the tree belong to that owner, whatever the names of its agents are. `verbose` prints on stderr what
     the agents do.
     """
+
+    _paused_turn: asyncio.Future[Result[T]] | None = None  #: of a turn that `ask` left while it was paused
 
     def __init__(
         self,
@@ -321,9 +324,22 @@ class Session(Generic[T]):
         a failed turn. Raises BusyError while a turn is running, InvalidValue for an invalid prompt, Denied if a hook
         denies the prompt.
         """
+        run, turn = await self._begin_turn(text)
+        try:
+            async with aclosing(turn.items()) as items:
+                async for item in items:
+                    yield item
+        finally:
+            if turn.result is None:  # The turn is not over.
+                await self._open_tree.tree.supervisor.interrupt(run, "the reader left")
+                turn.close()
+
+    async def _begin_turn(self, text: str) -> tuple[Run, TurnStream]:
+        """Begin a turn with a prompt; return its run, and its stream."""
         _check_message(text)
         await self.start()
         run = self._check_free()
+        self._paused_turn = None
         prompt = await self._run_prompt_hooks(text)
         if (
             run.turn.woken_by_mail
@@ -338,14 +354,7 @@ class Session(Generic[T]):
             self._open_tree.tree.supervisor.prompt(run, message)
         else:
             self.send(str(message.content))  # A notice has woken the run: the prompt joins that turn.
-        try:
-            async with aclosing(turn.items()) as items:
-                async for item in items:
-                    yield item
-        finally:
-            if turn.result is None:  # The turn is not over.
-                await self._open_tree.tree.supervisor.interrupt(run, "the reader left")
-                turn.close()
+        return run, turn
 
     def listen(self) -> TurnStream | None:
         """Return a stream of the running turn that no prompt of this session started, if there is one.
@@ -356,7 +365,8 @@ class Session(Generic[T]):
         interrupt the turn.
         """
         run = self._root
-        if not run.is_living or run.state is State.IDLE or run.turns == 0 or run.turn.on_result is not None:
+        is_read = run.turn.on_result is not None and self._paused_turn is None
+        if not run.is_living or run.state is State.IDLE or run.turns == 0 or is_read:
             return None
         return TurnStream(run, self._open_tree.recorder, self._turn_over)
 
@@ -365,19 +375,44 @@ class Session(Generic[T]):
 
         Returns the result of the turn, or None if there is none.
         """
+        if self._paused_turn is not None:
+            return await asyncio.shield(self._paused_turn)
         if (turn := self.listen()) is None:
             return None
         async for _ in turn:
             pass
         return turn.result or self._root.result
 
-    async def ask(self, text: str) -> Result[T]:
-        """Work on a prompt and return the result of the turn."""
+    async def ask(self, text: str, *, on_pause: Literal["wait", "return"] = "wait") -> Result[T]:
+        """Work on a prompt and return the result of the turn.
+
+        If the tree pauses at a limit, this waits until the limit is raised, and logs how. With `on_pause="return"` it
+        returns a result with the status `paused`, which is not final: the turn goes on when the limit is raised, and
+        `wait_for_turn` returns its result.
+        """
+        if on_pause not in ("wait", "return"):
+            raise InvalidValue("on_pause", on_pause, "wait or return")
+        if on_pause == "return":
+            return await self._ask_until_pause(text)
         async with aclosing(self.submit_message(text)) as items:
             async for _ in items:
                 pass
         assert self.result is not None
         return self.result
+
+    async def _ask_until_pause(self, text: str) -> Result[T]:
+        run, turn = await self._begin_turn(text)
+        try:
+            result = await wait_until_paused(turn, self._open_tree.tree.register)
+        except BaseException:
+            await self._open_tree.tree.supervisor.interrupt(run, "the reader left")
+            turn.close()
+            raise
+        if result is not None:
+            return result
+        turn.stop_reading()
+        self._paused_turn = asyncio.get_running_loop().create_future()
+        return paused_result(run, self._open_tree.tree.register.living())
 
     def send(self, text: str, *, dedupe_s: float | None = None) -> str:
         """Put a user's message into the root's mailbox: the root reads it at its next step, or is woken by it.
@@ -387,6 +422,10 @@ class Session(Generic[T]):
         InvalidValue if `dedupe_s` is not a valid time.
         """
         return self._open_tree.tree.post.deliver(self._root, text, sender="user", kind="user", dedupe_s=dedupe_s)
+
+    async def raise_limits(self, add: Limits, *, key: str = "") -> Limits:
+        """Add to the limits of the whole tree, and return the new ones: see `Handle.raise_limits`."""
+        return await self._open_tree.tree.handle(self._root).raise_limits(add, key=key)
 
     async def interrupt(self, reason: str = "interrupted by the user") -> None:
         """End the running turn, keeping the agent, its history and its background children."""
@@ -526,6 +565,8 @@ class Session(Generic[T]):
         return run
 
     def _turn_over(self, result: Result) -> None:
+        if self._paused_turn is not None and not self._paused_turn.done():
+            self._paused_turn.set_result(result)
         if result.status is Status.FAILED and result.error is not None:  # A text-only reader would see nothing.
             _log.error("%s failed: %s: %s", self._root.info.path, result.error.type, result.error.message)
 

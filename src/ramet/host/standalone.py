@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from langchain_core.messages import SystemMessage
 
 from ramet.concurrency.clock import Clock, SystemClock
-from ramet.core.budget import NO_LIMITS, Budget, Limits
+from ramet.core.budget import Budget
 from ramet.core.ids import ROOT_NAME, Path, run_id
+from ramet.core.limits import NO_LIMITS, Limits
 from ramet.host.gateway import Gateway
 from ramet.host.journal.recorder import Recorder
 from ramet.tools.context import ToolUseContext

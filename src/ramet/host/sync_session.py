@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import pathlib
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar
 
 from ramet.agent.definition import Agent
 from ramet.core.errors import InvalidValue
 from ramet.core.events import Event
+from ramet.core.limits import Limits
 from ramet.core.outcome import Result, T, Usage
 from ramet.host.loop_thread import refuse_in_loop
 from ramet.host.runtime import AgentRuntime
@@ -89,9 +90,13 @@ class SyncSession(Generic[T]):
         finally:
             self._call(items.aclose())
 
-    def ask(self, text: str) -> Result[T]:
-        """Work on a prompt and return the result of the turn."""
-        return self._call(self._session.ask(text))
+    def ask(self, text: str, *, on_pause: Literal["wait", "return"] = "wait") -> Result[T]:
+        """Work on a prompt and return the result of the turn, as `Session.ask` does."""
+        return self._call(self._session.ask(text, on_pause=on_pause))
+
+    def raise_limits(self, add: Limits, *, key: str = "") -> Limits:
+        """Add to the limits of the whole tree, as `Session.raise_limits` does."""
+        return self._call(self._session.raise_limits(add, key=key))
 
     def listen(self) -> Generator[AIMessageChunk | Event]:
         """Read the running turn that no prompt of this session started; yield nothing if there is none.

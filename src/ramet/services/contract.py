@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_ch
 import msgspec
 from msgspec import Raw, Struct
 
-from ramet.core.budget import Limits
+from ramet.core.limits import Limits
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.policy import Policy
 from ramet.services.errors import Undecodable

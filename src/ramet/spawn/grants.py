@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from ramet.agent.adopted.mark import AdoptedFunction
 from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
-from ramet.core.budget import Limits
 from ramet.core.errors import Bug, InvalidValue, SpawnRefused
+from ramet.core.limits import Limits
 from ramet.core.policy.decision import clamp_grant
 from ramet.core.policy.policy import Grant, Policy, narrow, resolve_root_policy
 from ramet.spawn.ports import TreePorts

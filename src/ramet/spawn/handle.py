@@ -7,9 +7,11 @@ from collections.abc import AsyncGenerator
 
 from ramet.core.events import Event
 from ramet.core.ids import Path, RunId
+from ramet.core.limits import Limits
 from ramet.core.outcome import Result
 from ramet.spawn.lifecycle.mail import MailRouter
 from ramet.spawn.lifecycle.supervisor import Supervisor
+from ramet.spawn.limits.raises import raise_limits
 from ramet.spawn.run import Run
 from ramet.tools.context import current_call
 from ramet.tools.run_info import RunView, StopReceipt
@@ -110,6 +112,16 @@ class Handle:
         MailRefused if the run cannot accept mail.
         """
         return self._mail_router.deliver(self._run, text, sender="user", kind="user", dedupe_s=dedupe_s)
+
+    async def raise_limits(self, add: Limits, *, key: str = "") -> Limits:
+        """Add to the run's limits, and return the new ones once that is recorded; requests that wait there go on.
+
+        A repeated call with the same `key` adds nothing. Raises InvalidValue for what is not limited here and for a run
+        without limits of its own, BudgetExceeded if the run above has not that much free, StoreFailed.
+        """
+        limits = raise_limits(self._supervisor, self._run, add, key)
+        await self._run.context.wait_persisted()
+        return limits
 
     async def cancel(self, reason: str = "cancelled by its owner") -> StopReceipt:
         """Stop the run and all runs below it, and wait until they have ended.

@@ -10,7 +10,7 @@ import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, cast
 
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
@@ -23,14 +23,15 @@ from ramet.agent.toolset import Toolset, resolve_tools
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.mailbox import Mail
 from ramet.core.agent_ref import AgentRef
-from ramet.core.budget import Amount, Budget
+from ramet.core.budget import Budget
 from ramet.core.errors import BudgetExceeded, DefinitionMissing, InvalidValue, RametError
 from ramet.core.events import ToolStarted
 from ramet.core.ids import CallId, Path, RunId, SessionId, StepId
 from ramet.core.lifecycle import State
+from ramet.core.limits import Amount, Limits, limits_from
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.core.replay.codec import StoredMessage
-from ramet.core.replay.replay import CLOSED, OPEN, TreeReplay, amount
+from ramet.core.replay.replay import CLOSED, OPEN, RAISED, TreeReplay, amount
 from ramet.core.replay.run_replay import RunReplay
 from ramet.models.messages import KINDS, decode
 from ramet.spawn.birth.plan import Plan, check_tools
@@ -132,6 +133,9 @@ def _budgets(replay: TreeReplay) -> dict[str, Budget]:
     budgets: dict[str, Budget] = {}
     for entry in replay.ledger:
         spawn_event = replay.runs[entry.run].spawn_event
+        if entry.kind == RAISED:
+            budgets[entry.run].raise_limits(Amount(**entry.raised))  # type: ignore[arg-type]  # as they were recorded
+            continue
         parent_budget = budgets.get(spawn_event.parent or "")
         if entry.kind == OPEN:
             limits, budget = limits_of(spawn_event.birth), budgets.get(entry.run)
@@ -209,7 +213,7 @@ def _restore_run(
         agent=agent,
         is_fork=spawn_event.mode == "fork",
         name=spawn_event.name,
-        limits=limits_of(spawn_data),
+        limits=reduce(Limits.add, (limits_from(each.add) for each in replay.raised), limits_of(spawn_data)),
         grant=grant,
         step_ceiling=bound,
         policy_ceiling=narrowed_in(spawn_data),
@@ -239,6 +243,8 @@ def _restore_run(
         replay.replies,
         replay.objections,
     )
+    run.limit_pause = replay.limit_pause
+    run.raised_limits = {each.key: limits_from(each.add) for each in replay.raised}
     run.subtree, run.context.usage, run.context.steps = replay.subtree, replay.usage, replay.steps
     for each in replay.conversation:
         if each.kind not in KINDS:

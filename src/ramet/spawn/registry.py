@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.slots import Slots
 from ramet.core.errors import Unknown
 from ramet.core.ids import RunId
+from ramet.core.lifecycle import State
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Status
 from ramet.spawn.admission import Admission
@@ -40,9 +41,16 @@ class RunRegistry:
         self.known_spawns: dict[tuple[RunId, str], Run] = {}  #: by parent and key, of a process that has ended
         self.runs_by_request: dict[str, Run] = {}  #: by the sandbox request that led to them, of such a process
         self.mail_by_request: set[str] = set()  #: likewise, requests that led to mail
+        self.on_state: list[Callable[[], None]] = []  #: called when a run has changed its state
         self._names: dict[str, RunId] = {}
         self._versions: dict[str, int] = {}  #: the newest version given, by requested name
         self._finished_ids: OrderedDict[RunId, None] = OrderedDict()
+
+    @property
+    def is_paused(self) -> bool:
+        """True if a run is paused, and nothing in the tree works."""
+        states = {run.state for run in self.living()}
+        return State.PAUSED in states and not states & {State.STARTING, State.RUNNING, State.STOPPING}
 
     def living(self) -> Iterator[Run]:
         """Return every run that has not ended."""

@@ -17,10 +17,14 @@ from ramet.agent.definition import Agent
 from ramet.agent.history.compaction import Compaction
 from ramet.agent.hooks.config import HookConfig
 from ramet.agent.toolset import Toolset
-from ramet.core.budget import Budget, Limits
+from ramet.concurrency.limit_queue import QueuedRequest
+from ramet.core.budget import Budget
 from ramet.core.equal_mail import RecentMail
+from ramet.core.errors import BudgetExceeded
+from ramet.core.events import LimitPaused
 from ramet.core.ids import RunId
 from ramet.core.lifecycle import LIVE_STATES, State
+from ramet.core.limits import Limits
 from ramet.core.outcome import NO_USAGE, Artifact, ErrorInfo, Result, Status, Usage
 from ramet.core.policy.policy import Grant, Policy
 from ramet.core.replay.run_replay import RunReplay
@@ -88,6 +92,7 @@ class RunSandbox:
     was_started: bool = False  #: its folder may hold files
     current: Sandbox | None = None  #: set while a process of it lives
     served_ports: ServedPorts = field(default_factory=ServedPorts)  #: its ports, while a sandbox of it is active
+    on_limit: Callable[[], None] | None = None  #: called when its pause at a limit may have begun or ended
     can_outlive_kernel: bool = False  #: another kernel can continue with it
     replay: RunReplay | None = None  #: an ended kernel may have left the run active in a sandbox
     inherited_calls: ToolCallLedger | None = None  #: calls that its guest had been granted by that kernel
@@ -143,6 +148,9 @@ class Run:
     admitted_spawns: int = 0  #: children that it was allowed to start, spawns in progress included
     time_started_at: float = 0.0  #: start of its time, by the monotonic clock; for a root, the start of each turn
     turn_result: Result | None = None  #: of the newest turn that ended here, once that is recorded
+    limit_waits: list[QueuedRequest[Any]] = field(default_factory=list)  #: its requests that wait at limits
+    limit_pause: BudgetExceeded | LimitPaused | None = None  #: the recorded pause, until it goes on
+    raised_limits: dict[str, Limits] = field(default_factory=dict)  #: what was added to its limits, by the owner's key
     pending_change: Callable[[], None] | None = None  #: a change to apply when its next turn begins
     memory: Any = None  #: its working copy of its state, once that was requested
     reported_result: Result | None = None  #: the result, once waiters may receive it
@@ -158,6 +166,16 @@ class Run:
         """Make a run its parent: the one that spawned it, or the nearest above that still exists."""
         self.parent = parent
         self.has_grants = self.has_grants or (parent is not None and parent.has_grants)
+
+    @property
+    def is_at_limit(self) -> bool:
+        """True if a request of it waits at a limit that must be raised before it can go on."""
+        return any(each.is_exhausted for each in self.limit_waits)
+
+    @property
+    def pause_reason(self) -> str:
+        """The refusal that keeps it waiting; empty if there is none."""
+        return next((str(each.refusal) for each in self.limit_waits if each.is_exhausted), "")
 
     @property
     def is_living(self) -> bool:
@@ -313,7 +331,8 @@ class Run:
         self.activations += 1
 
     def count(self, usage: Usage) -> None:
-        """Add usage here and in every run above."""
+        """Add usage here and in every run above; a run that uses something does not pause any more."""
+        self.limit_pause = None
         for run in self.lineage():
             run.subtree = run.subtree + usage
 

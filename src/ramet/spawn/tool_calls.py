@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 from langchain_core.messages import AIMessage, ToolCall
 
 from ramet.agent.context import calls_of
-from ramet.core.budget import Amount, Hold
+from ramet.core.budget import Hold
 from ramet.core.errors import BudgetExceeded, ProtocolError
 from ramet.core.events import ModelCharged
+from ramet.core.limits import Amount
 from ramet.core.outcome import Usage
 from ramet.tools.context import ToolUseContext
 from ramet.tools.dispatch import find_tool
@@ -84,6 +85,27 @@ class ToolCallLedger:
         except BudgetExceeded as refusal:
             self.refusal = refusal
         self.granted_count = None if self.refusal is None else len(self._holds)  #: number that may run; None: all
+
+    async def wait_at_limit(self) -> None:
+        """Wait until all calls may run, if a limit that pauses refused some; they are reserved together.
+
+        Nothing is held meanwhile. A limit that ends the run leaves those that it granted.
+        """
+        context, count = self._context, len(self._waiting_tools)
+        if self.refusal is None or context.wait_at_limit is None:
+            return
+
+        def reserve_all() -> list[Hold]:
+            context.budget.reserve(Amount(tool_calls=count)).refund()
+            return [context.budget.reserve(_ONE_CALL) for _ in range(count)]
+
+        owner = context.budget.owner(self.refusal.resource)
+        if owner is None or not owner.pauses:
+            return
+        while self._holds:
+            self._holds.pop().refund()
+        self._holds = await context.reserve(reserve_all, _refund_all)
+        self.refusal = self.granted_count = None
 
     def call(self, call_id: str | None) -> ToolCall:
         """Return the call of this id.
@@ -192,14 +214,20 @@ class ToolCallLedger:
         self._context.spend(_ONE_CALL_USED)
 
 
-def charge_aside(context: ToolUseContext, step: str, reply: AIMessage) -> None:
+def _refund_all(holds: list[Hold]) -> None:
+    for hold in holds:
+        hold.refund()
+
+
+async def charge_aside(context: ToolUseContext, step: str, reply: AIMessage) -> None:
     """Charge the calls of a reply that is not part of the conversation; the asking code runs them unseen.
 
     Raises BudgetExceeded, counting none, if they do not fit.
     """
     count = len(reply.tool_calls)
     if count:
-        context.budget.reserve(Amount(tool_calls=count)).settle(Amount(tool_calls=count))
+        amount = Amount(tool_calls=count)
+        (await context.reserve(lambda: context.budget.reserve(amount), Hold.refund)).settle(amount)
         context.spend(Usage(tool_calls=count))
         context.emit(ModelCharged, step_id=step, usage=Usage(tool_calls=count))
 

@@ -12,16 +12,17 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Ite
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.concurrency.mailbox import Mailbox
 from ramet.concurrency.slots import Slot, Slots
-from ramet.core.budget import Budget, Limits
+from ramet.core.budget import Budget
 from ramet.core.errors import BudgetExceeded
 from ramet.core.events import BudgetRefused, Event
 from ramet.core.ids import CallId, StepId, step_id
+from ramet.core.limits import Limits
 from ramet.core.outcome import NO_USAGE, Usage
 from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
 from ramet.tools.decisions import Approval, HookDecision, SafetyDecision
@@ -36,6 +37,9 @@ if TYPE_CHECKING:
     from ramet.wire.code.capsule import PackedCall
     from ramet.wire.guest_protocol.answer_data import StateReply
     from ramet.wire.guest_protocol.guest_to_host import UseState
+
+
+T = TypeVar("T")
 
 
 class Tree(Protocol):
@@ -123,6 +127,24 @@ class Hooks(Protocol):
 Ask: TypeAlias = "Callable[[ToolUseContext, ModelRequest], AsyncGenerator[AIMessageChunk | AIMessage]]"
 #: Reserves a request that does not use `Ask`, and records it. Raises BudgetExceeded, and Unknown for an unknown price.
 Meter: TypeAlias = "Callable[[ToolUseContext, ForeignRequest], Charge]"
+
+
+class WaitAtLimit(Protocol):
+    """The wait of a refused request until it fits a limit that pauses."""
+
+    def __call__(
+        self,
+        context: ToolUseContext,
+        refusal: BudgetExceeded,
+        attempt: Callable[[], T],
+        undo: Callable[[T], None],
+        *,
+        is_counted: bool = False,
+    ) -> Awaitable[T]:
+        """Return what `attempt` returns once it fits; a wait that is abandoned at that moment undoes it.
+
+        `is_counted` says that the slot counts the waiting call. Raises `refusal` if the limit ends its runs.
+        """
 
 
 class Approve(Protocol):
@@ -221,6 +243,7 @@ class ToolUseContext:
     interrupted_calls: dict[CallId, StepId] = field(default_factory=dict)
     tree: Tree | None = None
     hooks: Hooks | None = None
+    wait_at_limit: WaitAtLimit | None = None  #: None: a limit ends the run
     meter: Meter | None = None  #: for models that another framework calls; None: none here
     approve: Approve | None = None
     safety: Safety | None = None  #: None: calls are not voted on
@@ -278,6 +301,18 @@ class ToolUseContext:
             self.emit(
                 BudgetRefused, resource=refusal.resource, asked=refusal.asked, left=refusal.left, scope=refusal.scope
             )
+
+    async def reserve(self, attempt: Callable[[], T], undo: Callable[[T], None], *, is_counted: bool = False) -> T:
+        """Make a reservation, and return what `attempt` returns; wait for it where a limit pauses.
+
+        Raises BudgetExceeded where a limit ends the run. See `WaitAtLimit`.
+        """
+        try:
+            return attempt()
+        except BudgetExceeded as refusal:
+            if self.wait_at_limit is None:
+                raise
+            return await self.wait_at_limit(self, refusal, attempt, undo, is_counted=is_counted)
 
     async def wait_persisted(self) -> None:
         """Wait until recorded intentions are persisted; call before an effect. Raises StoreFailed."""

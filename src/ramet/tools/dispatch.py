@@ -26,10 +26,11 @@ from langchain_core.tools import BaseTool, ToolException
 from pydantic import BaseModel, ValidationError
 
 from ramet.concurrency.cancel import is_being_cancelled
-from ramet.core.budget import Amount, Hold
+from ramet.core.budget import Hold
 from ramet.core.errors import Aborted, BudgetExceeded, Bug, InvalidValue, RametError, StoreFailed
 from ramet.core.events import ToolEnded, ToolStarted
 from ramet.core.ids import CallId, StepId
+from ramet.core.limits import Amount
 from ramet.core.outcome import Usage
 from ramet.core.tool_names import ALIASES as ALIASES
 from ramet.tools.context import CurrentCall, ToolUseContext, current_call
@@ -180,7 +181,7 @@ async def _run_gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) ->
             )
         await context.slot.acquire()  # Waiting for a person released it, unless other calls are active.
     try:
-        hold = context.budget.reserve(_ONE_TOOL_CALL)
+        hold = await context.reserve(lambda: context.budget.reserve(_ONE_TOOL_CALL), Hold.refund, is_counted=True)
     except BudgetExceeded as refusal:
         context.final_refusal = refusal
         context.record_refusal(refusal)

@@ -44,5 +44,8 @@ class Charge(Protocol):
     def settle(self, reply: AIMessage) -> None:
         """Book the reply's usage, or the whole reservation if it has none."""
 
+    def cancel(self) -> None:
+        """Return the reservation: the request was not sent."""
+
     def fail(self, error: BaseException) -> None:
         """Book a request without a reply."""

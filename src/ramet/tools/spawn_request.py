@@ -9,9 +9,9 @@ from types import NoneType
 from typing import Any, Literal, NamedTuple, Protocol
 
 from ramet.core.arguments import KnownFields, check_callable, check_instance, check_text
-from ramet.core.budget import NO_LIMITS, Limits
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import CallId, Path, RunId, checked_name
+from ramet.core.limits import NO_LIMITS, Limits
 from ramet.core.outcome import Result
 from ramet.core.policy.policy import Policy
 from ramet.tools.run_info import StopReceipt

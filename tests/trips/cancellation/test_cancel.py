@@ -14,10 +14,9 @@ from langchain_core.messages import AIMessageChunk
 
 from ramet.agent.definition import Agent
 from ramet.concurrency.clock import FakeClock
-from ramet.core.budget import Limits
 from ramet.core.errors import MailRefused, RametError, SpawnRefused, Unknown
 from ramet.core.events import Event, MessageRecorded, RunEnded, RunSpawned, ToolEnded, TurnStarted
-from ramet.core.limits import SpawnLimits
+from ramet.core.limits import Limits, SpawnLimits
 from ramet.core.outcome import Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session

@@ -18,9 +18,9 @@ from langchain_core.tools import tool
 import ramet
 from ramet.agent.adopted import ledger
 from ramet.agent.definition import Agent
-from ramet.core.budget import Limits
 from ramet.core.errors import BudgetExceeded, InvalidValue, RametError, SpawnRefused
 from ramet.core.events import BudgetRefused, Event, ModelAsked, ModelCharged, RunSpawned, ToolEnded, ToolStarted
+from ramet.core.limits import Limits
 from ramet.core.outcome import Result, Status, Usage
 from ramet.core.policy.policy import Policy
 from ramet.host.runtime import AgentRuntime

@@ -24,7 +24,6 @@ from ramet.agent.history.compaction import Compaction
 from ramet.agent.history.pairing import INTERRUPTED
 from ramet.agent.hooks.hooks import hook
 from ramet.concurrency.mailbox import MAX_BYTES, Mail
-from ramet.core.budget import Limits
 from ramet.core.errors import Aborted
 from ramet.core.events import (
     BudgetRefused,
@@ -35,7 +34,7 @@ from ramet.core.events import (
     ToolStarted,
     encode,
 )
-from ramet.core.limits import SpawnLimits
+from ramet.core.limits import Limits, SpawnLimits
 from ramet.core.outcome import NO_USAGE, Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session

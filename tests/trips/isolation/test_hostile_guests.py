@@ -16,9 +16,9 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
 from ramet.agent.hooks.hooks import hook
 from ramet.core import events
-from ramet.core.budget import Limits
 from ramet.core.errors import ProtocolError
 from ramet.core.events import MessageRecorded, Notice, ToolEnded, ToolStarted
+from ramet.core.limits import Limits
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.host.session import Session
 from ramet.models.request_codec import MAX_PARTS

@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import BaseTool, StructuredTool
 
-from ramet.core.budget import RESOURCES, Budget
+from ramet.core.budget import Budget
 from ramet.core.events import Event
-from ramet.core.limits import SpawnLimits
+from ramet.core.limits import RESOURCES, SpawnLimits
 from ramet.core.outcome import Status
 from ramet.host.session import Session
 from ramet.host.trees.factory import OpenTree

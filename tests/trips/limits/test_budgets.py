@@ -11,10 +11,9 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.tools import tool
 
 from ramet.agent.definition import Agent
-from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue, SpawnRefused
 from ramet.core.events import BudgetRefused, ClampEvent, MessageDiscarded, ModelAsked, RunEnded, RunSpawned
-from ramet.core.limits import SpawnLimits
+from ramet.core.limits import Limits, SpawnLimits
 from ramet.core.outcome import Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session

@@ -10,10 +10,9 @@ from typing import Any, Literal
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 
-from ramet.core.budget import Limits
 from ramet.core.errors import SpawnRefused
 from ramet.core.events import RunEnded, RunSpawned, ToolEnded
-from ramet.core.limits import SpawnLimits
+from ramet.core.limits import Limits, SpawnLimits
 from ramet.core.outcome import Result, Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session

@@ -9,7 +9,7 @@ from langchain_core.runnables import RunnableLambda
 
 import ramet
 from ramet.agent.definition import Agent
-from ramet.core.budget import Limits
+from ramet.core.limits import Limits
 from ramet.host.runtime import AgentRuntime
 from ramet.models.scripted.model import Hang, ScriptedModel
 from tests.support.waiting import eventually

@@ -9,9 +9,8 @@ import pytest
 
 from ramet import Agent, AgentRuntime, Limits, Session
 from ramet.concurrency.mailbox import MAX_UNREAD_BYTES
-from ramet.core.budget import RESOURCES
 from ramet.core.errors import MailRefused
-from ramet.core.limits import SpawnLimits
+from ramet.core.limits import RESOURCES, SpawnLimits
 from ramet.models.scripted.dialogue import Script
 from ramet.models.scripted.model import Call, ScriptedModel
 from ramet.store.memory import MemoryStore

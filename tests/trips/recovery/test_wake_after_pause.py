@@ -9,9 +9,9 @@ import pytest
 from langchain_core.messages import BaseMessage
 
 from ramet.agent.definition import Agent
-from ramet.core.budget import Limits
 from ramet.core.errors import MailRefused
 from ramet.core.events import RunEnded
+from ramet.core.limits import Limits
 from ramet.core.outcome import Status
 from ramet.host.session import Session
 from ramet.models.scripted.dialogue import ReplyStep

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from ramet.agent.definition import Agent
-from ramet.core.budget import Limits
 from ramet.core.errors import SpawnRefused
 from ramet.core.events import MailPushed, RunEnded, ToolEnded
-from ramet.core.limits import SpawnLimits
+from ramet.core.limits import Limits, SpawnLimits
 from ramet.core.outcome import Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session

@@ -16,10 +16,9 @@ from langchain_core.tools import BaseTool, StructuredTool
 from pydantic import BaseModel
 
 from ramet.agent.definition import Agent
-from ramet.core.budget import Limits
 from ramet.core.errors import Bug, BusyError, InvalidValue, RametError, Unknown
 from ramet.core.events import ModelRetried, RunEnded, RunSpawned, ToolEnded, ToolStarted, TurnEnded, decode
-from ramet.core.limits import SpawnLimits
+from ramet.core.limits import Limits, SpawnLimits
 from ramet.core.outcome import Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session

@@ -24,8 +24,8 @@ from opentelemetry.trace import SpanKind, StatusCode
 
 from ramet.concurrency.clock import FakeClock
 from ramet.core import events
-from ramet.core.budget import Limits
 from ramet.core.events import Event
+from ramet.core.limits import Limits
 from ramet.core.outcome import Result, Status, Usage
 from ramet.host.journal.recorder import Recorder
 from ramet.host.observability.telemetry import Telemetry

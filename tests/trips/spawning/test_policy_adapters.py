@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 import ramet
-from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue, PolicyAdapterFailed, SpawnRefused
 from ramet.core.events import PolicyDecided, RunSpawned, SandboxStarted, StateChanged
+from ramet.core.limits import Limits
 from ramet.host.observability.counters import Counts
 from ramet.host.policy_adapters import Allow, Narrow, PolicyAnswer, PolicyRequest, Refuse
 from ramet.models.scripted.model import ScriptedModel

@@ -13,9 +13,8 @@ from langchain_core.tools import tool
 
 from ramet.agent.definition import Agent
 from ramet.concurrency.clock import FakeClock
-from ramet.core.budget import Limits
 from ramet.core.events import Event, decode, encode
-from ramet.core.limits import SpawnLimits
+from ramet.core.limits import Limits, SpawnLimits
 from ramet.core.outcome import Status
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session

@@ -19,9 +19,10 @@ from ramet.agent.output import OutputContract
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import SystemClock
 from ramet.concurrency.mailbox import Kind, Mail
-from ramet.core.budget import RESOURCES, Budget, Limits
+from ramet.core.budget import Budget
 from ramet.core.errors import Aborted, BudgetExceeded, ModelFailed, OutputInvalid
 from ramet.core.events import BudgetRefused, Compacted, Event, MailDelivered, MessageRecorded
+from ramet.core.limits import RESOURCES, Limits
 from ramet.host.gateway import Gateway
 from ramet.models.scripted.dialogue import ReplyStep, Script
 from ramet.models.scripted.model import Call, Fail, Hang, ScriptedModel

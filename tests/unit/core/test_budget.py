@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from ramet.core.budget import RESOURCES, Amount, Budget, Hold, Limits
+from ramet.core.budget import Budget, Hold
 from ramet.core.errors import BudgetExceeded, InvalidValue
+from ramet.core.limits import RESOURCES, Amount, Limits, limits_from
 
 ONE_CALL = Amount(model_calls=1)
 COUNT_RESOURCES = ("tokens", "model_calls", "tool_calls", "agents")
@@ -63,7 +64,7 @@ def test_tightened_limits_take_the_smaller_of_each_field() -> None:
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_a_limit_of_zero_lets_nothing_through(resource: str) -> None:
     """Zero is a limit; even the last word is refused."""
-    budget = Budget(Limits(**{resource: 0}), scope="main")
+    budget = Budget(limits_from({resource: 0}), scope="main")
 
     for is_final_answer in (False, True):
         with pytest.raises(BudgetExceeded) as refusal:
@@ -75,7 +76,7 @@ def test_a_limit_of_zero_lets_nothing_through(resource: str) -> None:
 @pytest.mark.parametrize("resource", RESOURCES)
 def test_a_limit_on_one_resource_does_not_touch_the_others(resource: str) -> None:
     """A run without model calls may still use tools."""
-    budget = Budget(Limits(**{resource: 0}), scope="main")
+    budget = Budget(limits_from({resource: 0}), scope="main")
     rest = Amount(*(0 if name == resource else 1 for name in RESOURCES))
 
     budget.reserve(rest)
@@ -107,7 +108,7 @@ def test_describe_left_shows_exact_numbers_of_limited_resources() -> None:
 @pytest.mark.parametrize("value", NO_QUANTITY, ids=lambda v: repr(v)[:12])
 def test_an_amount_that_is_no_quantity_is_never_reserved(resource: str, value: Any) -> None:
     """Reserving -100 would create budget; NaN would pass every comparison."""
-    budget = Budget(Limits(**dict.fromkeys(RESOURCES, 10)), scope="main")
+    budget = Budget(limits_from(dict.fromkeys(RESOURCES, 10)), scope="main")
     before = budget_parts(budget, resource)
 
     with pytest.raises(InvalidValue, match=resource):
@@ -120,7 +121,7 @@ def test_an_amount_that_is_no_quantity_is_never_reserved(resource: str, value: A
 @pytest.mark.parametrize("value", NO_QUANTITY, ids=lambda v: repr(v)[:12])
 def test_usage_that_is_no_quantity_is_charged_as_reserved(resource: str, value: Any) -> None:
     """A provider that reports -1000 or NaN tokens frees no budget and leaves nothing reserved."""
-    budget = Budget(Limits(**dict.fromkeys(RESOURCES, 10)), scope="main")
+    budget = Budget(limits_from(dict.fromkeys(RESOURCES, 10)), scope="main")
     hold = budget.reserve(Amount(**{resource: 4}))
 
     with pytest.raises(InvalidValue, match=resource):

@@ -39,8 +39,8 @@ def test_exit_codes_fit_into_a_shell() -> None:
 
 
 def test_the_statuses_are_the_published_ones() -> None:
-    """The contract of results is closed: a tenth status needs a decision."""
-    published = "completed failed cancelled timeout budget_exhausted oom crashed lost needs_input"
+    """The contract of results is closed: another status needs a decision."""
+    published = "completed failed cancelled timeout budget_exhausted oom crashed lost needs_input paused"
 
     assert [str(status) for status in Status] == published.split()
 

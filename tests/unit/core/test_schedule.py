@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ramet.core.budget import Limits
 from ramet.core.errors import Damaged, InvalidValue
+from ramet.core.limits import Limits
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.policy import Isolation, Policy
 from ramet.core.schedules import ticks

@@ -12,9 +12,8 @@ from langchain_core.runnables import RunnableLambda
 
 import ramet
 from ramet.agent.definition import Agent
-from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue
-from ramet.core.limits import SpawnLimits
+from ramet.core.limits import Limits, SpawnLimits
 from ramet.core.policy.policy import Policy
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session

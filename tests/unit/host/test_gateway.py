@@ -13,9 +13,10 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
 
 from ramet.concurrency.clock import FakeClock
-from ramet.core.budget import RESOURCES, Budget, Limits
+from ramet.core.budget import Budget
 from ramet.core.errors import BudgetExceeded, ModelFailed, Unknown
 from ramet.core.events import Event, MessageDiscarded, ModelAsked, ModelRetried
+from ramet.core.limits import RESOURCES, Limits
 from ramet.host.charging import DEFAULT_OUTPUT_TOKENS
 from ramet.host.gateway import Gateway
 from ramet.models.messages import input_bound

@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
 
-from ramet.core.budget import Budget, Limits
+from ramet.core.budget import Budget
 from ramet.core.errors import BudgetExceeded, ProtocolError
 from ramet.core.events import Event, ModelCharged
+from ramet.core.limits import Limits
 from ramet.core.safety import SafetyPolicy
 from ramet.host.safety.gate import SafetyGate
 from ramet.spawn.tool_calls import PastCalls, ToolCallLedger, charge_aside, step_number
@@ -144,12 +145,12 @@ def test_a_call_that_only_the_guest_ended_is_charged_once_across_kernels() -> No
     assert context.budget.spent_amount("tool_calls") == 1
 
 
-def test_calls_outside_the_conversation_are_charged_together_or_refused() -> None:
+async def test_calls_outside_the_conversation_are_charged_together_or_refused() -> None:
     """The host does not see these calls run, so it charges all of them at once."""
     context = make_context(budget=Budget(Limits(tool_calls=3), scope="main"))
-    charge_aside(context, "main:1", reply("a", "b"))
+    await charge_aside(context, "main:1", reply("a", "b"))
     with pytest.raises(BudgetExceeded):
-        charge_aside(context, "main:1", reply("a", "b"))
+        await charge_aside(context, "main:1", reply("a", "b"))
     assert (context.usage.tool_calls, context.budget.spent_amount("tool_calls")) == (2, 2)
 
 

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.agent.definition import Agent
-from ramet.core.budget import RESOURCES, Limits
 from ramet.core.errors import InvalidValue, SpawnRefused, Unknown
-from ramet.core.limits import SpawnLimits
+from ramet.core.limits import RESOURCES, Limits, SpawnLimits
 from ramet.core.policy.policy import Policy
 from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel

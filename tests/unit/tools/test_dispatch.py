@@ -17,9 +17,10 @@ from langchain_core.tools import BaseTool, ToolException, tool
 from ramet.agent.hooks.hooks import HookRunner
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.slots import Slot, Slots
-from ramet.core.budget import Budget, Limits
+from ramet.core.budget import Budget
 from ramet.core.errors import Aborted, Bug, StoreFailed
 from ramet.core.events import BudgetRefused, Event, ToolEnded, ToolStarted
+from ramet.core.limits import Limits
 from ramet.tools.context import ToolUseContext, current, current_call
 from ramet.tools.dispatch import PREVIEW_CHARS, find_tool, is_async, run_tools
 from tests.support.context import make_context

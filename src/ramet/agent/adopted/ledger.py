@@ -27,16 +27,18 @@ from langchain_core.tracers.context import register_configure_hook
 
 from ramet.agent.adopted.requests import foreign_request
 from ramet.concurrency.threads import executor_work
-from ramet.core.budget import Amount
+from ramet.core.budget import Hold
 from ramet.core.errors import Aborted, BudgetExceeded, Bug, Denied, RametError
 from ramet.core.events import ToolEnded, ToolStarted
 from ramet.core.ids import CallId
+from ramet.core.limits import Amount
 from ramet.core.outcome import Usage
 from ramet.tools.context import OrphanedThread, ToolUseContext, current_call
 from ramet.tools.foreign_calls import has_gates, pass_gates
 from ramet.tools.model_request import Charge
 
 T = TypeVar("T")
+_ONE_CALL = Amount(tool_calls=1)
 #: Recorded characters of a tool's result.
 PREVIEW_CHARS = 2_000
 #: How long a thread waits until the event loop handles its call: a loop that waits for the thread never would.
@@ -68,17 +70,29 @@ class Ledger:
         return key in self._charges or key in self._calls
 
     def reserve(self, key: UUID, serialized: Any, messages: Sequence[BaseMessage], callback_kwargs: Any) -> None:
-        """Reserve the possible usage of a model request.
+        """Reserve the possible usage of a model request now: its caller cannot wait.
 
         Raises BudgetExceeded, Aborted, and Unknown without a price.
         """
+        meter = self._meter(serialized, messages, callback_kwargs)
+        with self._refusals():
+            self._charges[key] = meter()
+
+    async def reserve_waiting(
+        self, key: UUID, serialized: Any, messages: Sequence[BaseMessage], callback_kwargs: Any
+    ) -> None:
+        """Reserve the possible usage of a model request, where a limit pauses once it fits. Raises like `reserve`."""
+        meter = self._meter(serialized, messages, callback_kwargs)
+        with self._refusals():
+            self._charges[key] = await self.context.reserve(meter, lambda charge: charge.cancel())
+
+    def _meter(self, serialized: Any, messages: Sequence[BaseMessage], callback_kwargs: Any) -> Callable[[], Charge]:
         self._check_open()
-        meter = self.context.meter
+        context, meter = self.context, self.context.meter
         if meter is None:
             raise Bug("an adopted agent has a meter")
-        request = foreign_request(self.context.next_step(), serialized or {}, messages, callback_kwargs)
-        with self._refusals():
-            self._charges[key] = meter(self.context, request)
+        request = foreign_request(context.next_step(), serialized or {}, messages, callback_kwargs)
+        return lambda: meter(context, request)
 
     def settle(self, key: UUID, reply: AIMessage) -> None:
         if (charge := self._charges.pop(key, None)) is not None:
@@ -93,16 +107,25 @@ class Ledger:
         self._check_open()
         with self._refusals():
             await pass_gates(self.context, call_id, tool, args)
-        self.start_call(key, tool, args, call_id)
+            hold = await self.context.reserve(lambda: self.context.budget.reserve(_ONE_CALL), Hold.refund)
+        try:
+            self._check_open()
+        except Aborted:
+            hold.refund()
+            raise
+        self._begin_call(key, tool, args, call_id, hold)
 
     def start_call(self, key: UUID, tool: str, args: dict[str, Any], call_id: CallId) -> None:
-        """Count and record a tool call. Raises BudgetExceeded, Aborted."""
+        """Count and record a tool call now: its caller cannot wait. Raises BudgetExceeded, Aborted."""
         self._check_open()
-        context = self.context
         with self._refusals():
-            hold = context.budget.reserve(Amount(tool_calls=1))
+            hold = self.context.budget.reserve(_ONE_CALL)
+        self._begin_call(key, tool, args, call_id, hold)
+
+    def _begin_call(self, key: UUID, tool: str, args: dict[str, Any], call_id: CallId, hold: Hold) -> None:
+        context = self.context
         context.emit(ToolStarted, call_id=call_id, tool=tool, step_id=context.next_step(), args=args)
-        hold.settle(Amount(tool_calls=1))  # From here on the call counts, however it ends.
+        hold.settle(_ONE_CALL)  # From here on the call counts, however it ends.
         context.spend(Usage(tool_calls=1))
         self._calls[key] = _ToolCall(call_id, tool, context.clock.monotonic())
 
@@ -209,7 +232,7 @@ class Gatekeeper(_Handler, AsyncCallbackHandler):
         """Reserve a request, and record it."""
         if asyncio.get_running_loop() is self.ledger.loop:
             try:
-                self.ledger.reserve(run_id, serialized, _first_messages(messages), kwargs)
+                await self.ledger.reserve_waiting(run_id, serialized, _first_messages(messages), kwargs)
                 await self.ledger.context.wait_persisted()
             except Exception as refusal:
                 self.ledger.pending_refusals[run_id] = refusal
@@ -235,7 +258,7 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
         ledger = self.ledger
 
         async def reserve() -> None:
-            ledger.reserve(run_id, serialized, _first_messages(messages), kwargs)
+            await ledger.reserve_waiting(run_id, serialized, _first_messages(messages), kwargs)
             await ledger.context.wait_persisted()
 
         if threading.get_ident() != ledger.thread:

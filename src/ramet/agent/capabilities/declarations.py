@@ -18,8 +18,8 @@ from ramet.agent.capabilities.task import Task
 from ramet.agent.capabilities.task_runner import current_runner
 from ramet.agent.typed.schema import Types
 from ramet.core.agent_ref import AgentRef
-from ramet.core.budget import Limits
 from ramet.core.errors import AgentNotResolved, InvalidValue
+from ramet.core.limits import Limits
 from ramet.core.policy.capabilities import Capability, Kind, Visibility
 from ramet.core.recipe import Recipe
 

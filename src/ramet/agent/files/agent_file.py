@@ -15,8 +15,8 @@ from ramet.agent.definition import Agent, Scope
 from ramet.agent.files import frontmatter
 from ramet.agent.schemas.schema import JsonSchema
 from ramet.agent.tool_entry import SPAWNERS, parse_entry, split_entries
-from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.limits import Limits
 
 MAX_FILE = 256 * 1024
 MAX_ENTRIES = 500

@@ -26,9 +26,8 @@ from ramet.cli.render.sanitize import one_line
 from ramet.cli.render.tree_model import TreeModel
 from ramet.cli.render.views import JsonView, LineView, View
 from ramet.concurrency.clock import Clock, SystemClock
-from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue, Unknown
-from ramet.core.limits import SpawnLimits
+from ramet.core.limits import Limits, SpawnLimits
 from ramet.core.policy.permissions import NO_PERMISSIONS
 from ramet.disk.state_folder import checked_state_folder
 from ramet.host.runtime import AgentRuntime

@@ -1,4 +1,4 @@
-"""`ramet send`, `stop`, `approve` and `deny`: requests to the kernel that runs a tree."""
+"""`ramet send`, `stop`, `raise`, `approve` and `deny`: requests to the kernel that runs a tree."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from ramet.cli.render.console import console
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.sources.choose import full_id, source_of
 from ramet.core.equal_mail import NOT_DELIVERED
+from ramet.core.errors import InvalidValue
 
 
 async def run_control_command(options: Namespace) -> int:
     """Send the request, and print its outcome; return status 1 if something could not be ended."""
     outcome: dict[str, Any]
     async with source_of(options) as source:
-        if options.command in ("send", "stop"):
+        if options.command in ("send", "stop", "raise"):
             options.id = await full_id(source, options.id)
         match options.command:
             case "send":
                 outcome = await source.send(options.id, options.text, options.dedupe)
             case "stop":
                 outcome = await source.stop(options.id, "stopped by its user")
+            case "raise":
+                outcome = await source.raise_limits(options.id, _amounts(options), options.key)
             case verb:
                 outcome = await source.answer(options.id, verb == "approve", options.reason)
     if options.json:
@@ -36,6 +39,17 @@ async def run_control_command(options: Namespace) -> int:
     return 1 if outcome.get("left") else 0
 
 
+def _amounts(options: Namespace) -> dict[str, float]:
+    """Return the amounts of `ramet raise`, by name of the limit. Raises InvalidValue if there are none."""
+    names = {"calls": "model_calls"}
+    options_of_limits = ("usd", "tokens", "calls", "tool_calls", "agents", "seconds")
+    amounts = {names.get(name, name): value for name in options_of_limits if (value := getattr(options, name))}
+    if not amounts:
+        accepted = ", ".join(f"--{name.replace('_', '-')}" for name in options_of_limits)
+        raise InvalidValue("limits", None, f"at least one of {accepted}")
+    return amounts
+
+
 def _lines(options: Namespace, outcome: dict[str, Any]) -> list[str]:
     match options.command:
         case "send":
@@ -44,5 +58,8 @@ def _lines(options: Namespace, outcome: dict[str, Any]) -> list[str]:
         case "stop":
             stopped = [f"stopped {one_line(path, 400)}" for path in outcome["stopped"]]
             return stopped + [f"could not be ended: {one_line(call, 400)}" for call in outcome["left"]]
+        case "raise":
+            limits = ", ".join(f"{name} {value:g}" for name, value in outcome["limits"].items() if name != "at_limit")
+            return [f"the limits of {options.id} are now {limits}"]
         case verb:
             return [f"{options.id} is {'allowed' if verb == 'approve' else 'not allowed'}"]

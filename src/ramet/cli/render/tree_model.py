@@ -51,6 +51,7 @@ class Row:
     model: str = ""
     task: str = ""
     state: str = State.STARTING
+    pause: str = ""  #: why it is paused
     phase: str = ""  #: activity between tool calls
     calls: dict[str, tuple[str, str]] = field(default_factory=dict)  #: open calls: id -> (tool, summary)
     usage: Usage = field(default_factory=Usage)  #: of this run alone
@@ -83,6 +84,8 @@ class Row:
         if self.calls:
             living = self.living_children
             return f"waits for {living} agent{'' if living == 1 else 's'}" if living else "waits"
+        if self.state == State.PAUSED:
+            return f"paused: {self.pause}" if self.pause else "paused"
         if self.state == State.STARTING:
             return "queued"
         return "idle" if self.state == State.IDLE else self.phase or ("thinks" if self.model else "works")
@@ -105,6 +108,7 @@ class TreeModel:
                 row.task = event.description or event.prompt[:500]
                 row.state = State.STARTING
             case StateChanged():
+                row.pause = event.why if event.state == State.PAUSED else ""
                 row.state = event.state
                 if event.state not in TERMINAL_STATES:
                     row.result = row.ended_at = None  # mail woke it
@@ -191,4 +195,5 @@ ENDINGS: dict[Status, str] = {
     Status.CRASHED: "crashed",
     Status.LOST: "lost",
     Status.NEEDS_INPUT: "needs input",
+    Status.PAUSED: "paused",
 }

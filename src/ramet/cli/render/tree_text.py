@@ -77,7 +77,7 @@ def status_symbol(status: Status, glyphs: Glyphs) -> Text:
     match status:
         case Status.COMPLETED:
             return Text(glyphs.done, "green")
-        case Status.CANCELLED | Status.TIMEOUT | Status.BUDGET_EXHAUSTED | Status.NEEDS_INPUT:
+        case Status.CANCELLED | Status.TIMEOUT | Status.BUDGET_EXHAUSTED | Status.NEEDS_INPUT | Status.PAUSED:
             return Text(glyphs.stopped, "yellow")
         case _:
             return Text(glyphs.failed, "red")

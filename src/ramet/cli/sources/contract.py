@@ -122,6 +122,9 @@ class Source(Protocol):
     async def stop(self, run: str, reason: str) -> dict[str, Any]:
         """End a run and all below it; return the `stopped` paths, and the calls that are `left`."""
 
+    async def raise_limits(self, run: str, add: Mapping[str, float], key: str) -> dict[str, Any]:
+        """Add to the limits of a run; return the `run`, and its new `limits`."""
+
     async def read_file(self, run: str, path: str) -> bytes:
         """Return the content of a file of a running run, by its path in the run's workspace."""
 

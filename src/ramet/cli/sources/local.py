@@ -31,6 +31,7 @@ from ramet.host.control.socket import (
     FindWorkspace,
     KernelEnded,
     NoKernel,
+    RaiseLimits,
     Refused,
     Request,
     Send,
@@ -149,6 +150,9 @@ class LocalSource:
         subtree = [row for row in rows if row.path == top.path or row.path.startswith(f"{top.path}/")]
         stopped_paths = [row.path for row in subtree if row.state == Status.CANCELLED]
         return stopped_paths if top.is_over and top.state == Status.CANCELLED else []
+
+    async def raise_limits(self, run: str, add: Mapping[str, float], key: str) -> dict[str, Any]:
+        return await self._ask(RaiseLimits(run=run, add=dict(add), key=key), run)
 
     async def read_file(self, run: str, path: str) -> bytes:
         """Read the file here, at the kernel's location: it may be larger than a message to the kernel can be."""

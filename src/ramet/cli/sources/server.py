@@ -106,6 +106,9 @@ class ServerSource:
         receipt = await self._kernel.stop(run, reason)
         return {"stopped": list(receipt.stopped), "left": list(receipt.left)}
 
+    async def raise_limits(self, run: str, add: Mapping[str, float], key: str) -> dict[str, Any]:
+        return {"run": run, "limits": await self._kernel.raise_limits(run, key=key, **add)}
+
     async def read_file(self, run: str, path: str) -> bytes:
         return await self._kernel.read_file(run, path)
 

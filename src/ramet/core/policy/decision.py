@@ -10,8 +10,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from ramet.core.budget import NO_LIMITS, Limits
 from ramet.core.errors import InvalidValue
+from ramet.core.limits import NO_LIMITS, Limits
 from ramet.core.policy import rights
 from ramet.core.policy.policy import LIMIT_FIELDS, Grant, Policy
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from msgspec import Struct
 
-from ramet.core.budget import Amount
 from ramet.core.equal_mail import RecentMail, with_asker
 from ramet.core.errors import InvalidValue
 from ramet.core.events import (
@@ -22,6 +21,8 @@ from ramet.core.events import (
     ClockStepped,
     Compacted,
     Event,
+    LimitPaused,
+    LimitsRaised,
     MailDelivered,
     MailPushed,
     MessageDiscarded,
@@ -39,6 +40,7 @@ from ramet.core.events import (
     TurnEnded,
     TurnStarted,
 )
+from ramet.core.limits import RESOURCES, Amount
 from ramet.core.outcome import NO_USAGE, Usage
 from ramet.core.policy import rights
 from ramet.core.replay.codec import (
@@ -54,12 +56,12 @@ from ramet.core.replay.run_replay import ActiveTime, RunReplay, UnreadMail
 EXECUTION_EVENTS = frozenset(
     {MessageRecorded, ReplayMessage, ModelAsked, ToolStarted, ToolEnded, ReplayToolEnd, SandboxStarted}
 )
-OPEN, SPENT, CLOSED = "open", "spent", "closed"
+OPEN, SPENT, CLOSED, RAISED = "open", "spent", "closed", "raised"
 ONE_TOOL_CALL = Usage(tool_calls=1)
 
 
 class LedgerEntry(Struct):
-    """A move of a budget: a scope opened or closed by a run's spawn or end, or usage by the run.
+    """A move of a budget: a scope opened or closed by a run's spawn or end, usage by the run, or raised limits.
 
     Consecutive usage of one run is one entry, whose usage grows.
     """
@@ -67,6 +69,7 @@ class LedgerEntry(Struct):
     run: str
     kind: str
     usage: Usage = NO_USAGE
+    raised: dict[str, int | float] = {}
 
 
 class TreeReplay:
@@ -135,6 +138,7 @@ class TreeReplay:
                     run.started_calls[event.call_id] = event
                     self._spend(run, ONE_TOOL_CALL)
                 run.count_step(event.step_id)
+                run.limit_pause = None
             case ToolEnded() | ReplayToolEnd():
                 if self._runs_by_call:
                     self._runs_by_call.pop((run.id, event.call_id or ""), None)
@@ -143,11 +147,18 @@ class TreeReplay:
             case ModelAsked():
                 run.model_requests[event.step_id] = event
                 run.count_step(event.step_id)
+                run.limit_pause = None
             case ModelCharged():
                 run.model_requests.pop(event.step_id, None)
                 self._spend(run, event.usage)
             case BudgetRefused():
                 run.refusal = event
+            case LimitPaused():
+                run.limit_pause = event
+            case LimitsRaised():
+                run.raised.append(event)
+                if amounts := {name: more for name, more in event.add.items() if name in RESOURCES}:
+                    self.ledger.append(LedgerEntry(run.id, RAISED, raised=amounts))
             case MessageDiscarded():
                 pass  # Its cost is recorded as a separate event.
             case StateChanged():
@@ -164,7 +175,7 @@ class TreeReplay:
                     run.wakes += event.turn > 1  # Until a prompt is recorded in this turn.
                     run.turn_began_at, run.attempt, run.replies = len(run.conversation), 1, 0
                     run.objections = 0
-                    run.exhausted_resource, run.refusal = "", None
+                    run.exhausted_resource, run.refusal, run.limit_pause = "", None, None
                 else:
                     self._charge_open_requests(run)  # The resuming kernel has counted these; readers must, too.
                 run.turn, run.is_in_turn, run.state = event.turn, True, "running"

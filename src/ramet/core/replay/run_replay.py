@@ -11,6 +11,8 @@ from ramet.core.events import (
     ApprovalAnswered,
     ApprovalAsked,
     BudgetRefused,
+    LimitPaused,
+    LimitsRaised,
     ModelAsked,
     RunSpawned,
     SandboxStarted,
@@ -98,6 +100,8 @@ class RunReplay:
     objections: int = 0  #: messages there that asked the run to continue instead of ending
     exhausted_resource: str = ""  #: on a last answer: the resource of its budget that is used up
     refusal: BudgetRefused | None = None  #: the last refusal of a budget in its newest turn
+    limit_pause: LimitPaused | None = None  #: where it paused last, unless it went on from there
+    raised: list[LimitsRaised] = field(default_factory=list)  #: what was added to its limits
     awaiting_idle: dict[str, str] = field(default_factory=dict)  #: mail ids, and the runs to notify when it is idle
     unread: dict[str, UnreadMail] = field(default_factory=dict)
     mail_ids: list[str] = field(default_factory=list)  #: ids of all mail that it ever received
@@ -165,11 +169,13 @@ class RunReplay:
 
     @property
     def waits_for(self) -> str:
-        """The subject of its wait: `person`, `mail`, `start`, `model` or `tool`; empty if it works or has ended."""
+        """Subject of its wait: `person`, `limit`, `mail`, `start`, `model`, `tool`; empty if it works or has ended."""
         if self.is_over:
             return ""
         if any(id not in self.approval_answers for id in self.approvals):
             return "person"
+        if self.state == "paused":
+            return "limit"
         if self.state in ("idle", "starting"):
             return "mail" if self.state == "idle" else "start"
         return "model" if self.model_requests else "tool" if self.started_calls else ""

@@ -18,8 +18,8 @@ from typing import Any, Literal, NamedTuple, get_args
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
-from ramet.core.budget import NO_LIMITS, Limits
 from ramet.core.errors import InvalidValue
+from ramet.core.limits import NO_LIMITS, Limits
 from ramet.core.policy.policy import Policy
 
 #: (cron line, zone, after) → the first tick strictly after; None if there is none. Raises InvalidValue by field.

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, cast
 
 from ramet.core.errors import InvalidValue, OwnedElsewhere, StoreFailed, Unknown
+from ramet.core.limits import Limits
 
 if TYPE_CHECKING:
     from ramet.host.approvals import Inbox, Pending
@@ -73,6 +74,10 @@ class OperatorControl:
             if isinstance(error.__cause__, OwnedElsewhere):
                 raise
         return receipt
+
+    async def raise_limits(self, run: str, add: Limits, key: str) -> Limits:
+        """Add to the limits of a run, and return the new ones. Raises like `reach` and `Handle.raise_limits`."""
+        return await (await self.reach(run)).raise_limits(add, key=key)
 
     def approvals(self) -> list[Pending]:
         """Return the pending questions, the oldest first."""

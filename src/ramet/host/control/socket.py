@@ -24,6 +24,7 @@ import msgspec
 from msgspec import Struct
 
 from ramet.core.errors import InvalidValue, RametError
+from ramet.core.limits import limits_from
 from ramet.disk.state_folder import checked_state_folder
 from ramet.host.control.operator import OperatorControl
 from ramet.host.control.schedules import DropSchedule, PutSchedule, answer
@@ -63,6 +64,14 @@ class Stop(Struct, frozen=True, kw_only=True, tag="stop", forbid_unknown_fields=
     reason: str = "stopped by its user"
 
 
+class RaiseLimits(Struct, frozen=True, kw_only=True, tag="raise", forbid_unknown_fields=True):
+    """A request to add to the limits of a run; one with the `key` of an earlier one adds nothing."""
+
+    run: str
+    add: dict[str, int | float]
+    key: str = ""
+
+
 class FindWorkspace(Struct, frozen=True, kw_only=True, tag="workspace", forbid_unknown_fields=True):
     """A request to copy the present files of a run to this machine, and return their folder."""
 
@@ -84,7 +93,17 @@ class Answer(Struct, frozen=True, kw_only=True, tag="answer", forbid_unknown_fie
 
 
 Request = (
-    ControlledTrees | Send | Stop | FindWorkspace | FindPorts | Answer | Keep | Collect | PutSchedule | DropSchedule
+    ControlledTrees
+    | Send
+    | Stop
+    | RaiseLimits
+    | FindWorkspace
+    | FindPorts
+    | Answer
+    | Keep
+    | Collect
+    | PutSchedule
+    | DropSchedule
 )
 _requests = msgspec.json.Decoder(Request)
 
@@ -189,6 +208,9 @@ class ControlSocket:
             case Stop(run=run, reason=reason):
                 receipt = await self._operator.stop(run, reason)
                 return {"stopped": receipt.stopped, "left": receipt.left}
+            case RaiseLimits(run=run, add=add, key=key):
+                limits = await self._operator.raise_limits(run, limits_from(add), key)
+                return {"run": run, "limits": limits.as_data()}
             case FindWorkspace(run=run):
                 workspace = await workspace_of((await self._operator.reach(run)).run)
                 return {"folder": str(workspace.folder), "max_bytes": workspace.max_bytes}

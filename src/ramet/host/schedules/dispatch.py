@@ -15,8 +15,8 @@ from msgspec.structs import replace
 from ramet.agent.definition import Agent, as_agent
 from ramet.agent.tool_entry import parse_entry
 from ramet.concurrency.deadline import run_shielded
-from ramet.core.budget import NO_LIMITS
 from ramet.core.errors import BusyError, DefinitionMissing, Expired, StoreFailed, Unknown
+from ramet.core.limits import NO_LIMITS
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.core.policy.capabilities import is_code
 from ramet.core.policy.policy import Policy, secrets_of, variables_of

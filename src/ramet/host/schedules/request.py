@@ -9,9 +9,9 @@ from typing import Any, TypedDict
 
 import msgspec
 
-from ramet.core.budget import NO_LIMITS, Limits
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name, safe_name
+from ramet.core.limits import NO_LIMITS, Limits
 from ramet.core.policy.policy import Policy
 from ramet.core.schedules.schedule import (
     AgentTarget,

@@ -12,8 +12,8 @@ import msgspec
 
 from ramet.agent.definition import Agent
 from ramet.core.arguments import is_unicode
-from ramet.core.budget import Limits
 from ramet.core.errors import DefinitionMissing, InvalidValue, Unknown
+from ramet.core.limits import Limits
 from ramet.core.policy import policy as policies
 from ramet.core.policy.policy import Policy
 from ramet.core.schedules.schedule import AgentTarget, FunctionTarget, NamedTarget

@@ -21,8 +21,8 @@ from ramet.agent.typed.from_schema import hint_of
 from ramet.agent.typed.schema import Types
 from ramet.agent.typed.to_schema import schema_of
 from ramet.core.agent_ref import AgentRef
-from ramet.core.budget import Limits
 from ramet.core.errors import Bug, DefinitionMissing, InvalidValue
+from ramet.core.limits import Limits
 from ramet.core.policy.policy import Policy, from_json, to_public_dict
 from ramet.core.recipe import capability
 from ramet.host.serialize.references import reference_of, resolve

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Unpack
 
 from ramet.agent.definition import Agent
-from ramet.core.budget import Limits
 from ramet.core.errors import BusyError, Denied, OwnedElsewhere, Unknown
+from ramet.core.limits import Limits
 from ramet.disk.state_folder import state_folder
 from ramet.host import session_ids
 from ramet.host.control.run_queries import JournalReader

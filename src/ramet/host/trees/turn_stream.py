@@ -30,14 +30,24 @@ class TurnStream:
         self.result: Result | None = None
         run.turn.on_result = self._take_result
 
+    def stop_reading(self) -> None:
+        """Stop reading items; `result` and `on_end` follow when the turn is over. Idempotent."""
+        self._reader.close()
+
     def close(self) -> None:
         """Stop reading; the turn continues. Idempotent."""
-        self._reader.close()
+        self.stop_reading()
         if self._run.turn.on_result == self._take_result:
             self._run.turn.on_result = None
 
     def __aiter__(self) -> AsyncIterator[AIMessageChunk | Event]:
         return self.read()
+
+    async def wait(self) -> None:
+        """Pass over the items until the turn is over."""
+        async with aclosing(self.items()) as items:
+            async for _ in items:
+                pass
 
     async def read(self) -> AsyncGenerator[AIMessageChunk | Event]:
         """Yield the items of the turn, and stop reading at the end of the iteration."""

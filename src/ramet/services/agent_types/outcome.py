@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from ramet.core.budget import RESOURCES, Limits
 from ramet.core.errors import Aborted, NeedsInput, OutputTooLarge, RametError, TaskFailed
+from ramet.core.limits import RESOURCES, Limits
 from ramet.core.outcome import ErrorInfo, Result, Status, Usage
 
 #: The message of `OutputTooLarge`: a result keeps the name and the message of its error, and no fields.

@@ -121,6 +121,13 @@ class OperatorClient:
         """Stop a run and all runs below it, and wait until they have ended. Raises Unknown."""
         return await self._transport.call(endpoints.STOP_RUN, id, waits=True, reason=reason)
 
+    async def raise_limits(self, id: str, *, key: str = "", **add: float) -> Mapping[str, Any]:
+        """Add to the limits of a run, such as `usd=2`, and return the new ones; a repeated `key` adds nothing.
+
+        Raises Unknown, InvalidValue, Gone if the run is not active, BudgetExceeded if the run above has not that much.
+        """
+        return (await self._transport.call(endpoints.RAISE_LIMITS, id, add=add, key=key)).limits
+
     async def read_file(self, id: str, path: str) -> bytes:
         """Return the content of a file of an active run, by its path relative to the run's workspace.
 

@@ -50,6 +50,8 @@ from ramet.services.operator.contract import (
     PassageFilter,
     PassagePage,
     PutGatePolicy,
+    RaisedLimits,
+    RaiseLimits,
     RecipeFilter,
     RecipePage,
     RemovedSession,
@@ -127,6 +129,7 @@ RUN_TREE = Endpoint("run_tree", "GET", "/v1/runs/{run}/tree", RunPage, query=Pag
 RUN_EVENTS = Endpoint("run_events", "GET", "/v1/runs/{run}/events", NoneType, query=EventOptions)
 SEND_RUN = Endpoint("send_run", "POST", "/v1/runs/{run}/mail", Sent, takes=Mail)
 STOP_RUN = Endpoint("stop_run", "POST", "/v1/runs/{run}/stop", Stopped, takes=StopRun)
+RAISE_LIMITS = Endpoint("raise_limits", "POST", "/v1/runs/{run}/limits", RaisedLimits, takes=RaiseLimits)
 RUN_FILE = Endpoint("run_file", "GET", "/v1/runs/{run}/file", bytes, query=WhichFile)
 KEEP_RUN = Endpoint("keep_run", "POST", "/v1/runs/{run}/keep", KeptTree, takes=KeepTree)
 LIST_APPROVALS = Endpoint("list_approvals", "GET", "/v1/approvals", ApprovalPage, query=Paging)

@@ -105,6 +105,20 @@ class Stopped(Struct, kw_only=True):
     left: Sequence[str]
 
 
+class RaiseLimits(BaseRequest):
+    """Add to the limits of a run: its requests that wait there go on. A repeated `key` adds nothing."""
+
+    add: dict[str, int | float]  #: by name of the limit, such as usd or model_calls
+    key: str = ""
+
+
+class RaisedLimits(Struct, kw_only=True):
+    """The limits of a run after they were raised, by name."""
+
+    run: str
+    limits: dict[str, Any]
+
+
 class KeepTree(BaseRequest):
     """Keep the tree of a run in the journal whatever its age, or stop keeping it."""
 

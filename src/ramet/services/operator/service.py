@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from msgspec import convert
 
 from ramet.core.errors import Gone, InvalidValue, MailRefused, Unknown
+from ramet.core.limits import limits_from
 from ramet.host.control.operator import OperatorControl
 from ramet.host.control.run_queries import RunRow
 from ramet.host.journal.journal import Journal
@@ -14,7 +15,16 @@ from ramet.host.journal.ttl import set_keep
 from ramet.host.runtime import AgentRuntime
 from ramet.host.sandbox.workspace_files import file_of
 from ramet.host.schedules.scheduler import AgentScheduler
-from ramet.services.operator.contract import Approval, ApprovalPage, KeptTree, Paging, Sent, Stopped
+from ramet.services.operator.contract import (
+    Approval,
+    ApprovalPage,
+    KeptTree,
+    Paging,
+    RaisedLimits,
+    RaiseLimits,
+    Sent,
+    Stopped,
+)
 from ramet.services.operator.runs import AgentPaths, IsElsewhere, RunViews, checked_limit
 from ramet.services.operator.safety import GateViews
 from ramet.services.operator.schedules import ScheduleViews
@@ -70,6 +80,17 @@ class KernelViews:
         except Unknown:
             raise await self._gone(run) from None
         return Stopped(stopped=list(receipt.stopped), left=list(receipt.left))
+
+    async def raise_limits(self, run: str, request: RaiseLimits) -> RaisedLimits:
+        """Add to the limits of a run.
+
+        Raises Unknown, InvalidValue, BudgetExceeded, and Gone for a run that is not active.
+        """
+        try:
+            limits = await self._steering.raise_limits(run, limits_from(request.add), request.key)
+        except Unknown:
+            raise await self._gone(run) from None
+        return RaisedLimits(run=run, limits=limits.as_data())
 
     async def read_file(self, run: str, path: str) -> bytes:
         """Return the content of a file of a running run.

@@ -11,9 +11,9 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from ramet.core.arguments import unknown_field
-from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.ids import checked_name
+from ramet.core.limits import Limits
 from ramet.core.policy import rights
 from ramet.core.policy.policy import Policy
 from ramet.core.policy.reservation import MAXIMUM, MINIMUM, Reservation

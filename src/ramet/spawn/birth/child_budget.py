@@ -1,14 +1,17 @@
-"""The budget of a child that has limits of its own."""
+"""The reservation of a birth: one agent, and the budget of a child that has limits of its own."""
 
 from __future__ import annotations
 
 import math
 from typing import NamedTuple
 
-from ramet.core.budget import RESOURCES, Amount, Budget, Hold
+from ramet.core.budget import Budget, Hold
 from ramet.core.errors import InvalidValue
+from ramet.core.limits import RESOURCES, Amount
 from ramet.spawn.birth.plan import Plan
 from ramet.spawn.run import Run
+
+_ONE_AGENT = Amount(agents=1)
 
 
 class ChildBudget(NamedTuple):
@@ -30,6 +33,35 @@ class ChildBudget(NamedTuple):
         """Settle the gift: the spawn succeeded."""
         if self.reservation is not None:
             self.reservation.settle(self.reservation.amount)
+
+
+class BirthReservation(NamedTuple):
+    """The share of its parent's budget that a spawn takes."""
+
+    agent: Hold
+    scope: ChildBudget | None  #: None: the child draws on its parent's budget
+
+    def cancel(self) -> None:
+        """Return everything: the spawn failed."""
+        if self.scope is not None:
+            self.scope.cancel()
+        self.agent.refund()
+
+    def confirm(self) -> None:
+        """Count the child: the spawn succeeded."""
+        self.agent.settle(_ONE_AGENT)
+        if self.scope is not None:
+            self.scope.confirm()
+
+
+def reserve_birth(parent: Run, plan: Plan) -> BirthReservation:
+    """Reserve what a spawn takes. Raises BudgetExceeded, having taken nothing, if it does not fit."""
+    agent = parent.context.budget.reserve(_ONE_AGENT)
+    try:
+        return BirthReservation(agent, own_scope(parent, plan))
+    except BaseException:
+        agent.refund()
+        raise
 
 
 def own_scope(parent: Run, plan: Plan) -> ChildBudget | None:

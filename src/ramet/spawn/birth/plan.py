@@ -17,10 +17,9 @@ from ramet.agent.definition import Agent
 from ramet.agent.definition import as_agent as as_agent
 from ramet.agent.loop import MAX_TURNS
 from ramet.agent.toolset import Toolset, resolve_tools
-from ramet.core.budget import NO_LIMITS, RESOURCES, Limits
 from ramet.core.errors import InvalidValue, SpawnRefused, Unknown
 from ramet.core.ids import ROOT_NAME, safe_name
-from ramet.core.limits import SpawnLimits
+from ramet.core.limits import NO_LIMITS, RESOURCES, Limits, SpawnLimits
 from ramet.core.policy.decision import PolicyDecision
 from ramet.core.policy.policy import Grant, Policy, resolve_root_policy
 from ramet.isolation.linux.beneath import open_without_links
@@ -221,7 +220,11 @@ def _narrow(parent: Run, own_limits: Limits, requested: Limits, *, detached: boo
     """
     values: dict[str, Any] = {}
     clamps: list[Clamp] = []
-    for name, value in own_limits.tighten(requested).as_data().items():
+    limits = own_limits.tighten(requested)
+    for name, value in limits.as_data().items():
+        if name == "at_limit":
+            values[name] = value
+            continue
         is_counted = name in RESOURCES
         ceiling = (
             parent.context.budget.limit(name) if is_counted else math.inf if detached else parent.seconds_at_most()

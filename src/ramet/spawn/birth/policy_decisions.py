@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ramet.agent.definition import Agent
 from ramet.concurrency.slots import Slot
-from ramet.core.budget import Limits
 from ramet.core.errors import Aborted, PolicyAdapterFailed, SpawnRefused
 from ramet.core.events import PolicyDecided
+from ramet.core.limits import Limits
 from ramet.core.policy.decision import MAX_PROMPT, Narrow, PolicyDecision, PolicyRequest, Refuse
 from ramet.core.policy.policy import Policy, PolicyFields, resolve_root_policy, to_public_dict
 from ramet.spawn.ports import Decide

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ramet.core.budget import Limits
 from ramet.core.errors import DefinitionMissing, InvalidValue, NotShippable, ProtocolError
 from ramet.core.ids import RunId
+from ramet.core.limits import Limits
 from ramet.core.policy.policy import Grant, Policy, from_json
 from ramet.models.json_values import to_json_value
 from ramet.spawn.ports import TreePorts

@@ -20,6 +20,7 @@ from ramet.spawn.admission import AdmissionSlot
 from ramet.spawn.birth.plan import Plan, spawnable
 from ramet.spawn.grants import mount_roots_of
 from ramet.spawn.lifecycle.supervisor import Supervisor
+from ramet.spawn.limits.waits import LimitWaits
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run, RunSandbox
 from ramet.tools.agents.agents import agent_tool
@@ -36,7 +37,7 @@ class RunBuilder:
 
     def __init__(self, register: RunRegistry, supervisor: Supervisor, *, tree: Tree) -> None:
         self._register, self._supervisor, self._tree = register, supervisor, tree
-        self._services = register.services
+        self._services, self._limit_waits = register.services, LimitWaits(register, supervisor)
 
     def build(
         self,
@@ -73,6 +74,7 @@ class RunBuilder:
             confirm_ownership=services.confirm_ownership,
             tree=self._tree,
             hooks=services.hooks(agent, gates, parent is not None),
+            wait_at_limit=self._limit_waits,
             meter=services.meter,
             approve=services.approve,
             safety=services.safety,
@@ -131,7 +133,12 @@ class RunBuilder:
         self._services.feed(run.info, chunk, f"{run.info.id}:{run.context.steps}")
 
     def _record_waiting(self, run: Run, waits: bool) -> None:
-        self._supervisor.apply_fact(run, Fact.WAIT_BEGAN if waits else Fact.WAIT_ENDED)
+        if not waits:
+            self._supervisor.apply_fact(run, Fact.WAIT_ENDED)
+        elif run.is_at_limit:
+            self._supervisor.apply_fact(run, Fact.PAUSE_BEGAN, run.pause_reason)
+        else:
+            self._supervisor.apply_fact(run, Fact.WAIT_BEGAN)
 
 
 @lru_cache(maxsize=256)

@@ -18,17 +18,18 @@ from ramet.agent import context as conversation
 from ramet.agent.definition import Agent
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.slots import Slot
-from ramet.core.budget import Amount, Budget, Limits
+from ramet.core.budget import Budget
 from ramet.core.errors import BudgetExceeded, Bug, SpawnRefused
 from ramet.core.events import ClampEvent, Notice, RunSpawned
 from ramet.core.ids import ROOT_NAME, Path, SessionId, child_path
+from ramet.core.limits import Limits
 from ramet.core.outcome import Usage
 from ramet.core.policy.policy import Grant
 from ramet.isolation.git import worktree
 from ramet.isolation.git.worktree import Worktree
 from ramet.models.messages import encode
 from ramet.spawn.admission import AdmissionSlot
-from ramet.spawn.birth.child_budget import ChildBudget, own_scope
+from ramet.spawn.birth.child_budget import BirthReservation, ChildBudget, reserve_birth
 from ramet.spawn.birth.plan import Plan, plan_birth, plan_root, system_messages
 from ramet.spawn.birth.policy_decisions import DecidedRequest, decide_child, decide_root, record
 from ramet.spawn.birth.record import to_data
@@ -44,7 +45,6 @@ from ramet.tools.spawn_request import SpawnRequest
 if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
-_ONE_AGENT = Amount(agents=1)
 _AGENT_USAGE = Usage(agents=1)
 
 
@@ -90,25 +90,21 @@ class Spawner:
             rollback.callback(_uncount_spawn, parent)
             if plan.grant is not None:
                 await self._check_isolation(plan.grant)
-            admission_slot = self._register.admission.try_admit(parent, plan.share) or await self._wait_for_admission(
-                parent, plan, slot
-            )
-            rollback.callback(self._register.admission.release, admission_slot)
-            self._check_living(parent)
+            # A birth that waits for room holds what it reserved, one that waits at a limit holds no room.
+            place, share = None, None
+            if not parent.context.budget.pauses:
+                place = await self._admit(parent, plan, slot, rollback)
             try:
-                agent_reservation = parent.context.budget.reserve(_ONE_AGENT)
-                rollback.callback(agent_reservation.refund)
-                scope = own_scope(parent, plan)
+                share = await parent.context.reserve(lambda: reserve_birth(parent, plan), BirthReservation.cancel)
             except BudgetExceeded as refusal:
                 raise SpawnRefused(f"budget {refusal.resource}", str(refusal), free=refusal.left) from refusal
-            if scope is not None:
-                rollback.callback(scope.cancel)
+            rollback.callback(share.cancel)
+            admission_slot = place or await self._admit(parent, plan, slot, rollback)
+            scope = share.scope
             own_tree = await self._worktree(parent, plan)
             run = self._create_run(parent, plan, admission_slot, scope, own_tree)
             rollback.pop_all()
-        agent_reservation.settle(_ONE_AGENT)
-        if scope is not None:
-            scope.confirm()
+        share.confirm()
         self._start_run(run, parent, plan)
         return run
 
@@ -197,6 +193,18 @@ class Spawner:
         """
         assert self._services.placement is not None, "a plan has no grant without a placement"
         await self._services.placement.backend(grant)
+
+    async def _admit(self, parent: Run, plan: Plan, slot: Slot | None, rollback: ExitStack) -> AdmissionSlot:
+        """Return a place among the living, which `rollback` releases.
+
+        Raises SpawnRefused if the parent has been stopped.
+        """
+        place = self._register.admission.try_admit(parent, plan.share) or await self._wait_for_admission(
+            parent, plan, slot
+        )
+        rollback.callback(self._register.admission.release, place)
+        self._check_living(parent)
+        return place
 
     async def _wait_for_admission(self, parent: Run, plan: Plan, slot: Slot | None) -> AdmissionSlot:
         """Wait for a place.

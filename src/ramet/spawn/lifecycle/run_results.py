@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from msgspec.structs import replace
 
 from ramet.agent.result_codec import encode_result
-from ramet.core.errors import RametError
+from ramet.core.errors import BudgetExceeded, RametError
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.spawn.masking import masked_error, masked_text
 from ramet.spawn.run import Run, TurnResult
+from ramet.spawn.verdict import partial_text
 
 #: The number of characters of a sandboxed run's printed text that are recorded; the rest is in its folder.
 RECORDED_CHARS = 2_000
@@ -37,6 +40,19 @@ def recorded_form(run: Run, result: Result) -> Result:
     if value is result.value and stdout is result.stdout and stderr is result.stderr:
         return result
     return replace(result, value=value, stdout=stdout, stderr=stderr)
+
+
+def paused_result(run: Run, living: Iterable[Run]) -> Result:
+    """Return a result that is not final, of a run whose tree is paused, with the limit that must be raised."""
+    refusal = next((each.refusal for other in living for each in other.limit_waits if each.is_exhausted), None)
+    error = ErrorInfo(type=BudgetExceeded.__name__, message=str(refusal), scope=refusal.scope) if refusal else None
+    return Result(
+        status=Status.PAUSED,
+        error=error,
+        partial=partial_text(run),
+        usage=run.context.usage,
+        usage_subtree=run.subtree,
+    )
 
 
 def reported_result(result: Result, failure: RametError | None) -> Result:

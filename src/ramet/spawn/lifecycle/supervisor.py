@@ -73,6 +73,8 @@ class Supervisor:
                 self._effect_handlers[effect](run, why)
             except Exception as error:  # The rest must still happen: others wait for it.
                 failed = failed or error
+        for report in self._register.on_state:
+            report()
         if failed is not None:
             raise failed
 
@@ -138,6 +140,12 @@ class Supervisor:
     def _watch_time(self, run: Run) -> None:
         if run.limits.seconds is not None and run.deadline is None:
             run.time_started_at = self._services.clock.monotonic() - run.earlier_elapsed_s
+            run.deadline = asyncio.create_task(self._time_out(run, run.limits.seconds), context=_context_without_call())
+
+    def restart_deadline(self, run: Run) -> None:
+        """Watch the time of a run by its present limit, from when it began."""
+        if run.deadline is not None and run.limits.seconds is not None:
+            run.deadline.cancel()
             run.deadline = asyncio.create_task(self._time_out(run, run.limits.seconds), context=_context_without_call())
 
     def resume_idle(self, run: Run) -> None:
@@ -385,7 +393,7 @@ class Supervisor:
         self._end(run)
 
     async def _time_out(self, run: Run, seconds: float) -> None:
-        await self._services.clock.sleep(max(0.0, seconds - run.earlier_elapsed_s))
+        await self._services.clock.sleep(max(0.0, run.time_started_at + seconds - self._services.clock.monotonic()))
         run.deadline = None
         ancestor = run.expired_ancestor()
         if ancestor is not None:  # Its own deadline may come a moment later.

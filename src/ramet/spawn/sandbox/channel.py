@@ -115,6 +115,11 @@ class GuestChannel(asyncio.Protocol):
         return await asyncio.shield(self._end_future)
 
     @property
+    def requests_in_progress(self) -> int:
+        """The number of the guest's requests that have no answer yet."""
+        return self._in_flight
+
+    @property
     def is_throttled(self) -> bool:
         """Return whether received messages wait because of the host: for its rate limits, or for its record."""
         is_limited = not self._is_unpaused.is_set() or self._awaits_first_step or "tokens" in self._timers

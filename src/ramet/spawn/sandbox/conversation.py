@@ -29,6 +29,7 @@ from ramet.agent.output import OutputContract
 from ramet.agent.source_modules import source_modules
 from ramet.core import errors
 from ramet.core.errors import Aborted, BudgetExceeded, InvalidValue, ModelFailed, ProtocolError, RametError
+from ramet.core.events import RunResumed
 from ramet.core.ids import StepId
 from ramet.core.outcome import NO_USAGE, Usage
 from ramet.core.replay.run_replay import RunReplay
@@ -40,6 +41,7 @@ from ramet.spawn.final_answer import checked_answer
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.approvals import Gates
 from ramet.spawn.sandbox.guest_events import Records
+from ramet.spawn.sandbox.pausing import ConversationPause
 from ramet.spawn.sandbox.transcript import Mirror
 from ramet.spawn.tool_calls import ToolCallLedger, charge_aside, step_number
 from ramet.spawn.verdict import recorded_refusal
@@ -83,6 +85,8 @@ class SandboxedConversation:
         self._last_refusal: BudgetExceeded | None = None  #: the last budget refusal that the guest received
         self._last_failure: ModelFailed | None = None  #: the last model failure that the guest received
         self._inherited_step = ""  #: the step of the newest reply that another kernel recorded
+        self._replies = 0  #: that were recorded here
+        self.pause = ConversationPause(run)
 
     # ---- the beginning
 
@@ -133,6 +137,17 @@ class SandboxedConversation:
             objected=run.turn.objections if run.turn.resumes else 0,
         )
         return start, body + (tools.data if tools is not None else b"")
+
+    async def continue_after_pause(self) -> None:
+        """Wait until the request of the process that was given up fits; the next process goes on from the record."""
+        await self.pause.wait_granted()
+        run, turn = self._run, self._run.turn
+        base = (turn.replies, turn.objections) if turn.resumes else (0, 0)
+        turn.replies, turn.objections = base[0] + self._replies, base[1] + self._records.objections
+        turn.resumes, self._messages = True, ()
+        self._replies = self._records.objections = 0
+        self._transcript.continue_here()
+        run.context.emit(RunResumed, turn=run.turns)
 
     def record_unsent(self) -> None:
         """Record the messages of a turn for which no guest could be started: the next turn begins with them."""
@@ -194,7 +209,9 @@ class SandboxedConversation:
         not reach the guest before its kernel ended is not requested again.
         """
         if self._inherited_step and request.step == self._inherited_step and not request.aside:
-            return self._reply_to_guest(as_data(self._newest_reply()))
+            recorded = as_data(self._newest_reply())
+            await self.calls.wait_at_limit()
+            return self._reply_to_guest(recorded)
         question = self._model_request(request, body)
         if not request.aside:
             if self._is_asking:
@@ -204,8 +221,10 @@ class SandboxedConversation:
         try:
             reply, request_context = await self._ask(request, question, send_piece)
             if not request.aside:
-                return self._record_reply(request, reply, request_context)
-            charge_aside(self._run.context, request.step, reply)
+                recorded = self._record_reply(request, reply, request_context)
+                await self.calls.wait_at_limit()
+                return self._reply_to_guest(recorded, request_context.last_usage)
+            await charge_aside(self._run.context, request.step, reply)
             return Reply(usage=request_context.last_usage), msgspec.json.encode(redact_for_guest(as_data(reply)))
         except BudgetExceeded as refusal:
             self._last_refusal = refusal
@@ -221,6 +240,7 @@ class SandboxedConversation:
         finally:
             if not request.aside:
                 self._is_asking = False
+                self.pause.release()
 
     def record(self, report: Record, body: bytes, *, lasts: bool = False) -> None:
         """Record an event that the guest reports: see `Records.take`.
@@ -285,6 +305,8 @@ class SandboxedConversation:
         """Return the reply, and the context of the request, which holds its usage."""
         run = self._run
         request_context = _context_of_request(run.context)
+        if not request.aside:
+            request_context.wait_at_limit = self.pause.wait
         async with aclosing(run.context.ask(request_context, question)) as pieces:
             async for piece in pieces:
                 if not isinstance(piece, AIMessageChunk):
@@ -295,18 +317,17 @@ class SandboxedConversation:
                     await send_piece(encode_chunk(piece))
         raise ModelFailed(run.model, "it sent an empty answer")
 
-    def _record_reply(
-        self, request: AskModel, reply: AIMessage, request_context: ToolUseContext
-    ) -> tuple[Reply, bytes]:
-        """Record a reply, add it to the conversation, and return it for the guest."""
+    def _record_reply(self, request: AskModel, reply: AIMessage, request_context: ToolUseContext) -> dict[str, Any]:
+        """Record a reply, add it to the conversation, and return it as data."""
         context = self._run.context
         context.last_usage = request_context.last_usage
         if request.last_word:
             context.final_refusal, reply = self._last_refusal, without_calls(reply)
         recorded = self._transcript.record(with_call_ids(reply, request.step), request.step)
         self._run.turn.streamed_text.clear()
+        self._replies += 1
         self.calls = ToolCallLedger(context, request.step, self._newest_reply())
-        return self._reply_to_guest(recorded.message, request_context.last_usage)
+        return recorded.message
 
     def _newest_reply(self) -> AIMessage:
         """Return the newest reply.

@@ -40,6 +40,7 @@ from ramet.spawn.sandbox.adoption import NotAdopted, adopt_sandbox, describe_san
 from ramet.spawn.sandbox.channel import FinalMessage, GuestChannel
 from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.spawn.sandbox.file_collection import collect_artifacts, sync_files
+from ramet.spawn.sandbox.pausing import GivenUp, as_refusal
 from ramet.spawn.sandbox.process import (
     RunningSandbox,
     classify_exit,
@@ -83,6 +84,7 @@ async def run_in_sandbox(run: Run, messages: Sequence[BaseMessage], placement: P
     finally:
         if conversation is not None:
             conversation.close()
+            await conversation.pause.close()
 
 
 async def _run_attempts(run: Run, conversation: SandboxedConversation | None, placement: Placement) -> TurnResult:
@@ -98,6 +100,8 @@ async def _run_attempts(run: Run, conversation: SandboxedConversation | None, pl
         run.sandbox.folder.record_resume()
     run.sandbox.was_started = True
     try:
+        if conversation is not None and run.limit_pause is not None and (replay is None or replay.sandbox is None):
+            await conversation.pause.wait_resumed(as_refusal(run.limit_pause))
         while True:
             job = conversation or FunctionJob(run)
             at = _Attempt(attempt, backend, placement, replay)
@@ -106,6 +110,11 @@ async def _run_attempts(run: Run, conversation: SandboxedConversation | None, pl
                 run.task.add_done_callback(at.mark_recorded)
             try:
                 verdict = await _run_attempt(run, job, GuestRequests(run, step, conversation), at)
+            except GivenUp:
+                assert conversation is not None, "only a conversation gives its process up"
+                at.mark_recorded()
+                await conversation.continue_after_pause()
+                continue
             except NotAdopted as error:
                 report_lost_folder(run)
                 if conversation is not None and has_answered(run):
@@ -280,7 +289,7 @@ async def _run_attempt(
                 running.channel.run_concurrently(job.forward_mail(running.channel.send))
             finished = None
             try:
-                finished = await wait_result(running)
+                finished = await _wait_finished(running, job)
                 process_exit = await terminate(running.sandbox, finished)
                 verdict = _turn_result(run, job, finished, process_exit)
             except ProtocolError as error:
@@ -290,6 +299,12 @@ async def _run_attempt(
                     raise NotAdopted(str(error)) from error
                 verdict = error_result(run, error)
                 await running.sandbox.kill(0)
+            except GivenUp:
+                await running.sandbox.kill(0)
+                running.has_exited = True
+                if (lost := await sync_files(running.sandbox)) is not None:
+                    run.context.emit(Notice, text=f"files written since the last transfer are lost: {lost}")
+                raise
             running.has_exited = True
             sync_error = await sync_files(running.sandbox)
             for stream in running.streams:
@@ -306,6 +321,30 @@ async def _run_attempt(
                 value = EncodedValue(finished.done.json_size, finished.body)
             run.sandbox.output = SandboxOutput(files=files, stdout=stdout, stderr=stderr, value=value)
     return verdict
+
+
+async def _wait_finished(running: RunningSandbox, job: FunctionJob | SandboxedConversation) -> FinalMessage | None:
+    """Return the last message of the guest: see `wait_result`.
+
+    Raises GivenUp if a conversation that does nothing else pauses at a limit.
+    """
+    if not isinstance(job, SandboxedConversation) or not job.pause.can_give_up:
+        return await wait_result(running)
+    finished = asyncio.ensure_future(wait_result(running))
+    try:
+        while not finished.done():
+            pause = asyncio.ensure_future(job.pause.began.wait())
+            try:
+                await asyncio.wait((finished, pause), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                pause.cancel()
+            if not finished.done() and running.channel.requests_in_progress == 1 and job.pause.give_up():
+                raise GivenUp
+            job.pause.began.clear()  # It does more than wait: look again when its pause changes.
+        return finished.result()
+    finally:
+        finished.cancel()
+        await asyncio.wait((finished,))
 
 
 @asynccontextmanager

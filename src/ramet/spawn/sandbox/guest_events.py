@@ -35,12 +35,13 @@ _STATUSES = frozenset({"ok", "error", "denied", "cancelled"})
 class Records:
     """The receiver of one conversation's records, in order."""
 
-    __slots__ = ("_bytes", "_context", "_count", "_last", "_run", "_transcript")
+    __slots__ = ("_bytes", "_context", "_count", "_last", "_run", "_transcript", "objections")
 
     def __init__(self, run: Run, mirror: Mirror) -> None:
         self._run, self._context, self._transcript = run, run.context, mirror
         self._bytes = self._count = 0
         self._last = 0  #: number of the newest recorded one
+        self.objections = 0  #: messages of the loop that told the model to go on instead of ending
 
     def start_after(self, number: int = 0) -> None:
         """Start receiving from a guest that has sent `number` records to another kernel."""
@@ -135,6 +136,8 @@ class Records:
             message = masked_failure(self._run, message)
         elif not isinstance(message, HumanMessage):
             raise ProtocolError(f"a guest may not record a message of type {message.type}")
+        else:
+            self.objections += 1
         self._transcript.record(message)
 
     def _record_compaction(self, event: Compacted, rest: bytes) -> None:

@@ -67,6 +67,11 @@ class Mirror:
         entries = self._initial_transcript()
         return InitialTranscript(entries.system, [redact_for_guest(each) for each in entries.history])
 
+    def continue_here(self) -> None:
+        """Let the next process of this turn begin with everything that is recorded now."""
+        self._run.turn_began_at = len(self._run.context.history)
+        self._mail.clear()
+
     def adopt(self) -> None:
         """Continue with a guest that received the conversation from another kernel.
 

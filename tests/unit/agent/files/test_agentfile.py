@@ -9,8 +9,8 @@ import pytest
 
 from ramet.agent.definition import Agent, Scope
 from ramet.agent.files.agent_file import AgentFile, parse_agent
-from ramet.core.budget import Limits
 from ramet.core.errors import InvalidValue
+from ramet.core.limits import Limits
 
 SOURCE = Path("/p/.claude/agents/x.md")
 HOOKS = "hooks:\n  PreToolUse:\n    - matcher: Bash\n      hooks:\n        - {type: command, command: ./check.sh}\n"

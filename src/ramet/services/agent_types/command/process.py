@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from ramet.concurrency import processes
 from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.pipes import Capture
-from ramet.core.budget import Limits
 from ramet.core.errors import BusyError, InvalidValue, ProtocolError
+from ramet.core.limits import Limits
 from ramet.core.policy.policy import Policy, resolve_root_policy
 from ramet.host.runtime import AgentRuntime
 from ramet.isolation.masking.masking import Mask

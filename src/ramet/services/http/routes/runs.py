@@ -22,6 +22,8 @@ from ramet.services.operator.contract import (
     KeepTree,
     KeptTree,
     Paging,
+    RaisedLimits,
+    RaiseLimits,
     RunFilter,
     RunPage,
     Sent,
@@ -90,6 +92,17 @@ async def _send(call: RequestContext) -> Sent:
 )
 async def _stop(call: RequestContext) -> Stopped:
     return await call.kernel("run").stop(call.path("run"), (await call.json(StopRun)).reason)
+
+
+@OPERATIONS.add(
+    endpoints.RAISE_LIMITS,
+    "Add to the limits of a run: its requests that wait there go on",
+    look_at="the limits of the run, or repeat it with the `key` of its body",
+    of="run",
+    refuses=(409, 410),
+)
+async def _raise_limits(call: RequestContext) -> RaisedLimits:
+    return await call.kernel("run").raise_limits(call.path("run"), await call.json(RaiseLimits))
 
 
 @OPERATIONS.add(

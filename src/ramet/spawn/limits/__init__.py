@@ -1,0 +1,1 @@
+"""Limits that pause: what waits there, and how they are raised."""

@@ -1,0 +1,104 @@
+"""The waits of a tree's runs at limits that pause: what a run holds meanwhile, and what is recorded."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from ramet.concurrency.limit_queue import LimitQueue, QueuedRequest, pausing_scope
+from ramet.core.errors import BudgetExceeded
+from ramet.core.events import LimitPaused
+from ramet.core.lifecycle import Fact, State
+from ramet.spawn.lifecycle.supervisor import Supervisor
+from ramet.spawn.registry import RunRegistry
+from ramet.spawn.run import Run
+from ramet.tools.context import ToolUseContext, current_call
+
+T = TypeVar("T")
+
+_log = logging.getLogger("ramet.limits")
+#: The options of `ramet raise` for what pauses.
+_OPTIONS = {
+    "tokens": "--tokens",
+    "usd": "--usd",
+    "model_calls": "--calls",
+    "tool_calls": "--tool-calls",
+    "agents": "--agents",
+}
+
+
+class LimitWaits:
+    """The implementation of `ramet.tools.context.WaitAtLimit` for one tree."""
+
+    def __init__(self, register: RunRegistry, supervisor: Supervisor) -> None:
+        self._register, self._supervisor, self._queue = register, supervisor, LimitQueue()
+        self._logged: set[tuple[str, str]] = set()  #: scopes and resources whose pause was logged
+
+    async def __call__(
+        self,
+        context: ToolUseContext,
+        refusal: BudgetExceeded,
+        attempt: Callable[[], T],
+        undo: Callable[[T], None],
+        *,
+        is_counted: bool = False,
+    ) -> T:
+        """Wait until a refused request fits, and return what `attempt` then returned.
+
+        The run holds no slot meanwhile, if all that it does is waiting. Raises `refusal`, or a later one, if the limit
+        does not pause.
+        """
+        run = self._supervisor.run_of(context)
+        if run is None or pausing_scope(context.budget, refusal) is None:
+            raise refusal
+        request = QueuedRequest(context.budget, attempt, lambda: self._update(run))
+        run.limit_waits.append(request)
+        slot, call = context.slot, current_call.get(None)
+        is_own_call = not is_counted and (call is None or call.context.run.id != run.info.id)
+        if is_own_call:
+            slot.begin_calls()
+        try:
+            self._queue.join(request, refusal)
+            key = None if is_counted or is_own_call or call is None else call.step_id
+            granted = await slot.while_waiting(request.future, key=key)
+            run.limit_pause = None  # A later pause is another one.
+            self._logged.discard((refusal.scope, refusal.resource))
+            return granted
+        except BaseException:
+            self._queue.leave(request)
+            if request.future.done() and not request.future.cancelled() and request.future.exception() is None:
+                undo(request.future.result())
+            raise
+        finally:
+            run.limit_waits.remove(request)
+            if is_own_call:
+                slot.end_call()
+            self._update(run)
+
+    def _update(self, run: Run) -> None:
+        """Move a run into or out of its pause, and record why it pauses."""
+        for request in run.limit_waits:
+            if request.is_exhausted and request.refusal is not None:
+                self._record(run, request.refusal)
+        if run.sandbox.on_limit is not None:
+            run.sandbox.on_limit()
+        if run.is_at_limit and not run.context.slot.is_held and run.state in (State.RUNNING, State.WAITING):
+            self._supervisor.apply_fact(run, Fact.PAUSE_BEGAN, run.pause_reason)
+        elif not run.is_at_limit and run.state is State.PAUSED:
+            self._supervisor.apply_fact(run, Fact.PAUSE_ENDED)
+
+    def _record(self, run: Run, refusal: BudgetExceeded) -> None:
+        """Record a pause once: also if an earlier kernel has recorded it."""
+        if (refusal.scope, refusal.resource) not in self._logged:
+            self._logged.add((refusal.scope, refusal.resource))
+            run_id = next((each.info.id for each in self._register.living() if each.path == refusal.scope), "")
+            option = _OPTIONS.get(refusal.resource, "")
+            _log.warning("%s waits: %s; to go on: ramet raise %s %s N", run.path, refusal, run_id, option)
+        known = run.limit_pause
+        if known is not None and (known.resource, known.scope) == (refusal.resource, refusal.scope):
+            return
+        run.limit_pause = refusal
+        run.context.emit(
+            LimitPaused, resource=refusal.resource, asked=refusal.asked, left=refusal.left, scope=refusal.scope
+        )
