@@ -88,6 +88,14 @@ class TurnEnded(Event, frozen=True, kw_only=True, tag="turn_ended"):
     usage: Usage = Usage()
 
 
+class TimeStopped(Event, frozen=True, kw_only=True, tag="time_stopped"):
+    """The time of a run that has a time limit stands: the run, and all runs below it, can only wait."""
+
+
+class TimeStarted(Event, frozen=True, kw_only=True, tag="time_started"):
+    """The time of a run goes on, after it stood, or in another process between two turns."""
+
+
 class ModelAsked(Event, frozen=True, kw_only=True, tag="model_asked"):
     """A request to a model is about to be sent; its possible cost is reserved."""
 
@@ -399,6 +407,8 @@ AnyEvent = (
     | RunEnded
     | TurnStarted
     | TurnEnded
+    | TimeStopped
+    | TimeStarted
     | ModelAsked
     | ModelCharged
     | ModelRetried

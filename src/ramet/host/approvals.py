@@ -306,6 +306,7 @@ class Inbox:
         remaining_s = (entry.deadline - self._clock.now()).total_seconds() if entry.deadline is not None else None
         if remaining_s is not None and remaining_s <= 0:  # It passed while no process was running.
             return ApprovalAnswer(False, f"no answer within {self._timeout_s:g} s")
+        context.person_waits += 1
         context.slot.begin_wait()
         try:
             return await wait_with_timeout(
@@ -316,6 +317,7 @@ class Inbox:
                 return future.result()
             return ApprovalAnswer(False, f"no answer within {self._timeout_s:g} s")
         finally:
+            context.person_waits -= 1
             context.slot.end_wait()
 
     async def _first(self, entry: Pending, future: asyncio.Future[ApprovalAnswer]) -> ApprovalAnswer:

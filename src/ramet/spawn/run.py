@@ -147,6 +147,7 @@ class Run:
     repeatable: bool = True  #: a function: may be called again if no process can continue it
     admitted_spawns: int = 0  #: children that it was allowed to start, spawns in progress included
     time_started_at: float = 0.0  #: start of its time, by the monotonic clock; for a root, the start of each turn
+    time_stopped_at: float | None = None  #: since when its time stands; None: it does not
     turn_result: Result | None = None  #: of the newest turn that ended here, once that is recorded
     limit_waits: list[QueuedRequest[Any]] = field(default_factory=list)  #: its requests that wait at limits
     limit_pause: BudgetExceeded | LimitPaused | None = None  #: the recorded pause, until it goes on
@@ -235,10 +236,12 @@ class Run:
 
     def seconds_left(self, now: float) -> float | None:
         """Return the remaining time of the run and of the runs above it; None without any limit."""
-        deadlines = [
-            run.time_started_at + run.limits.seconds for run in self.ancestors() if run.limits.seconds is not None
+        seconds = [
+            run.time_started_at + run.limits.seconds - (now if run.time_stopped_at is None else run.time_stopped_at)
+            for run in self.ancestors()
+            if run.limits.seconds is not None
         ]
-        return max(0.0, min(deadlines) - now) if deadlines else None
+        return max(0.0, min(seconds)) if seconds else None
 
     def expired_ancestor(self) -> Run | None:
         """Return the topmost run above whose time ends no later than this run's, if there is one.
@@ -253,6 +256,7 @@ class Run:
             if (
                 run is not self
                 and run.deadline is not None
+                and run.time_stopped_at is None
                 and limit is not None
                 and run.time_started_at + limit <= own
             ):
@@ -312,7 +316,7 @@ class Run:
         """Stop watching the time, unless the time continues after this turn (`keep`)."""
         if keep:
             return
-        self.earlier_elapsed_s = 0.0
+        self.earlier_elapsed_s, self.time_stopped_at = 0.0, None
         if self.deadline is not None:
             if self.deadline is not asyncio.current_task():
                 self.deadline.cancel()

@@ -270,6 +270,7 @@ class ToolUseContext:
     #: by call id: threads that outlive their call
     orphaned_threads: dict[str, OrphanedThread] = field(default_factory=dict)
     running_processes: int = 0  #: of its calls, hooks and sandboxes: each until it has ended
+    person_waits: int = 0  #: its questions that wait for a person now
     _load_history: Callable[[], list[BaseMessage]] = list
 
     def set_history_loader(self, load_history: Callable[[], list[BaseMessage]]) -> None:

@@ -13,7 +13,10 @@ from ramet.core.events import (
     MessageRecorded,
     ModelAsked,
     RunEnded,
+    RunResumed,
     RunSpawned,
+    TimeStarted,
+    TimeStopped,
     ToolStarted,
     TurnEnded,
     TurnStarted,
@@ -28,9 +31,9 @@ START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 class Story:
     """The events of one run, one second after the other, and their replay."""
 
-    def __init__(self) -> None:
+    def __init__(self, **spawn: Any) -> None:
         self.replay, self._seq = TreeReplay(), 0
-        self.add(RunSpawned, name="main")
+        self.add(RunSpawned, name="main", **spawn)
 
     def add(self, kind: type[Event], /, **fields: Any) -> RunReplay:
         """Apply the next event; return the run."""
@@ -82,3 +85,34 @@ def test_a_run_has_the_times_of_its_newest_event_and_of_its_end() -> None:
 
     run = story.add(MailPushed, mail_id="mail-1", sender="user", kind="user", text="more")
     assert (run.ended_at, run.last_event_at) == (None, START + timedelta(seconds=4))
+
+
+def test_time_that_stands_does_not_count() -> None:
+    """Only the seconds before a stop and after the next start are active time, whatever is recorded in between."""
+    story = Story()
+    story.add(TurnStarted, turn=1)
+    assert story.add(ModelAsked, step_id="s:1", model="m").active_time.seconds == 1
+    assert story.add(TimeStopped).active_time.seconds == 2
+    assert story.add(ToolStarted, tool="Write", step_id="s:2", call_id="c1").active_time.seconds == 2
+    assert story.add(TimeStarted).active_time.seconds == 2
+    assert story.add(ModelAsked, step_id="s:3", model="m").active_time.seconds == 3
+
+
+def test_another_process_counts_on_after_time_that_stood() -> None:
+    """The time between a stop and the return of the run in another process is not known, and does not count."""
+    story = Story()
+    story.add(TurnStarted, turn=1)
+    story.add(TimeStopped)
+    assert story.add(RunResumed, turn=1).active_time.seconds == 1
+    assert story.add(TimeStopped).active_time.seconds == 2
+    assert story.add(TimeStarted).active_time.seconds == 2
+
+
+def test_each_turn_of_a_session_has_its_own_time() -> None:
+    """A turn that ended while its time stood leaves nothing to the next one."""
+    story = Story(birth={"persistent": True})
+    story.add(TurnStarted, turn=1)
+    story.add(TimeStopped)
+    story.add(TurnEnded, turn=1, status="cancelled")
+    story.add(TurnStarted, turn=2)
+    assert story.add(ModelAsked, step_id="s:1", model="m").active_time.seconds == 1

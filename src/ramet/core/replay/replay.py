@@ -35,6 +35,8 @@ from ramet.core.events import (
     RunSpawned,
     SandboxStarted,
     StateChanged,
+    TimeStarted,
+    TimeStopped,
     ToolEnded,
     ToolStarted,
     TurnEnded,
@@ -186,6 +188,10 @@ class TreeReplay:
             case TurnEnded():
                 run.turn_status = event.status
                 run.is_in_turn, run.state = False, "idle"
+            case TimeStopped():
+                run.active_time.stop(event.at)
+            case TimeStarted():
+                run.active_time.start(event.at)
             case SandboxStarted():
                 run.sandbox, run.was_sandboxed = (event if event.sandbox else None), True
                 run.recorded_reports = run.recorded_reports if event.adopted else 0

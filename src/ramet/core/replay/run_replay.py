@@ -33,7 +33,7 @@ class UnreadMail(NamedTuple):
 
 @dataclass
 class ActiveTime:
-    """A counter of active time, from each `start` to the last event `observe` before the next `start`.
+    """A counter of active time, from each `start` to the last event `observe` before the next `start` or `stop`.
 
     Time that no event covers is unknown. Clocks of two processes are never compared.
     """
@@ -55,6 +55,11 @@ class ActiveTime:
         With `anew`, the time counted before is dropped.
         """
         self._earlier_s, self._started_at, self._last_seen_at = 0.0 if anew else self.seconds, at, at
+
+    def stop(self, at: datetime | None) -> None:
+        """Count until this time, and no further before the next `start`."""
+        self.observe(at)
+        self._earlier_s, self._started_at = self.seconds, None
 
     def shift(self, by_s: float) -> None:
         """Adjust for a clock that was set by `by_s` seconds."""

@@ -14,11 +14,12 @@ from contextlib import aclosing, suppress
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from ramet.core.errors import RametError, StoreFailed
-from ramet.core.events import Event, RunEnded, RunResumed, StateChanged, TurnEnded, TurnStarted
+from ramet.core.events import Event, RunEnded, RunResumed, StateChanged, TimeStarted, TurnEnded, TurnStarted
 from ramet.core.lifecycle import TERMINAL_STATES, Effect, Fact, Next, State, next_after, step
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.spawn.lifecycle.run_results import recorded_form, reported_result, result_of
 from ramet.spawn.lifecycle.stop import stop_all, wait_for_ends
+from ramet.spawn.lifecycle.time_stops import TimeStops
 from ramet.spawn.lifecycle.turn import record_interrupted, repair_history, run_turn, start_hook_messages
 from ramet.spawn.lifecycle.worktree_end import leave_worktree
 from ramet.spawn.masking import masked_text
@@ -42,6 +43,7 @@ class Supervisor:
     def __init__(self, register: RunRegistry) -> None:
         self._register = register
         self._services = register.services
+        self.time_stops = TimeStops(register.services.clock, self.restart_deadline)
         self.on_end: Callable[[Run], None] = lambda _: None  #: called with every run that ended
         self.on_idle: Callable[[Run, Result], None] = lambda _, __: None  #: called with idle runs that are awaited
         self._orphan_ends = set[asyncio.Future[None]]()  #: sandboxes of an earlier kernel that are being ended
@@ -66,6 +68,7 @@ class Supervisor:
 
         Facts after an end have no effect.
         """
+        was_paused = run.state is State.PAUSED
         run.state, effects = step(run.state, fact)
         failed: Exception | None = None
         for effect in effects:
@@ -73,6 +76,12 @@ class Supervisor:
                 self._effect_handlers[effect](run, why)
             except Exception as error:  # The rest must still happen: others wait for it.
                 failed = failed or error
+        if was_paused is (run.state is State.PAUSED):
+            self.time_stops.update(run)
+        elif was_paused:
+            self.time_stops.release(run)
+        else:
+            self.time_stops.hold(run)
         for report in self._register.on_state:
             report()
         if failed is not None:
@@ -134,6 +143,7 @@ class Supervisor:
         run.context.final_refusal = run.turn.stop_result = None
         run.turn_began_at = len(run.context.history)
         self._watch_time(run)
+        self.time_stops.update(run)
         run.task = asyncio.create_task(self._turn(run, messages), name=run.info.path, context=_context_without_call())
         run.task.add_done_callback(lambda task: self._end_unstarted_turn(run, messages) if task.cancelled() else None)
 
@@ -152,6 +162,8 @@ class Supervisor:
         """Continue with a run that another process left between two turns."""
         if not run.persistent:
             self._watch_time(run)
+            if run.deadline is not None:  # No turn begins, whose record would say so.
+                run.context.emit(TimeStarted)
         self.wake_or_end(run)
 
     def resume_turn(self, run: Run, *, began: bool) -> None:
@@ -394,6 +406,8 @@ class Supervisor:
 
     async def _time_out(self, run: Run, seconds: float) -> None:
         await self._services.clock.sleep(max(0.0, run.time_started_at + seconds - self._services.clock.monotonic()))
+        if run.time_stopped_at is not None:
+            return  # It is watched again when its time goes on.
         run.deadline = None
         ancestor = run.expired_ancestor()
         if ancestor is not None:  # Its own deadline may come a moment later.

@@ -1,0 +1,105 @@
+"""The standstill of time limits: the time of a run that can only wait for a decision, or for a quota, does not count.
+
+The time of a run stands while a run at or below it is held, and nothing there works, starts, or waits for a person. So
+all work below a run counts for its limit. Every stop and every start is recorded, and a replay counts the same time. A
+detached run is not below its parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from ramet.concurrency.clock import Clock
+from ramet.core.events import TimeStarted, TimeStopped
+from ramet.core.lifecycle import State
+from ramet.spawn.run import Run
+from ramet.tools.context import current_call
+
+T = TypeVar("T")
+
+#: States of a run whose time counts, whatever is held.
+_ACTIVE_STATES = frozenset({State.STARTING, State.RUNNING, State.STOPPING})
+
+
+class TimeStops:
+    """The held runs of one tree. While no run is held, a change of a state costs one test."""
+
+    __slots__ = ("_clock", "_holds", "_watch")
+
+    def __init__(self, clock: Clock, watch: Callable[[Run], None]) -> None:
+        self._clock = clock
+        self._watch = watch  #: watches the time of a run whose end has moved
+        self._holds: dict[Run, int] = {}  #: number of holds, of each held run
+
+    async def while_held(self, run: Run, wait: Awaitable[T], *, is_counted: bool = False) -> T:
+        """Wait for something that no run can hasten, and return it: a person's decision, or the quota of a provider.
+
+        While the run does nothing else, it has no slot, and its time stands. `is_counted` says that the slot counts the
+        waiting call.
+        """
+        slot, call = run.context.slot, current_call.get(None)
+        is_in_call = call is not None and call.context.run.id == run.info.id
+        begins_call = not (is_counted or is_in_call)
+        if begins_call:
+            slot.begin_calls()
+        try:
+            key = call.step_id if call is not None and is_in_call and not is_counted else None
+            return await slot.while_waiting(self._hold_during(run, wait), key=key)
+        finally:
+            if begins_call:
+                slot.end_call()
+
+    @contextmanager
+    def held(self, run: Run) -> Iterator[None]:
+        """Hold a run while the context is open: see `hold`."""
+        self.hold(run)
+        try:
+            yield
+        finally:
+            self.release(run)
+
+    def hold(self, run: Run) -> None:
+        """Hold a run: while it only waits, its time stands, and so does that of the runs that only wait for it.
+
+        Each hold needs one `release`.
+        """
+        self._holds[run] = self._holds.get(run, 0) + 1
+        self._update(run)
+
+    def release(self, run: Run) -> None:
+        """End one hold of a run; with the last one its time goes on."""
+        self._holds[run] -= 1
+        if not self._holds[run]:
+            del self._holds[run]
+        self._update(run)
+
+    def update(self, run: Run) -> None:
+        """Stop or start the time of a run and of the runs above it, after a change of the run's state."""
+        if self._holds:
+            self._update(run)
+
+    async def _hold_during(self, run: Run, wait: Awaitable[T]) -> T:
+        with self.held(run):
+            return await wait
+
+    def _update(self, run: Run) -> None:
+        is_active = _is_active(run)
+        for each in run.ancestors():
+            if each.deadline is None:
+                continue  # Its time is not limited.
+            is_active = is_active or any(map(_is_active, each.descendants()))
+            stands = not is_active and any(below in self._holds for below in each.descendants())
+            if stands and each.time_stopped_at is None:
+                each.time_stopped_at = self._clock.monotonic()
+                each.context.emit(TimeStopped)
+            elif not stands and each.time_stopped_at is not None:
+                each.time_started_at += self._clock.monotonic() - each.time_stopped_at
+                each.time_stopped_at = None
+                each.context.emit(TimeStarted)
+                self._watch(each)
+
+
+def _is_active(run: Run) -> bool:
+    return run.state in _ACTIVE_STATES or run.context.person_waits > 0
