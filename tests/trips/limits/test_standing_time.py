@@ -107,6 +107,24 @@ async def test_the_time_of_a_run_that_waits_only_for_held_runs_stands() -> None:
         assert (await handle.result()).status is Status.CANCELLED
 
 
+async def test_the_time_of_a_run_that_pauses_at_a_limit_stands_with_that_of_the_run_above() -> None:
+    """A child that waits for a raise of its limit, and its parent, have all their seconds afterwards."""
+    clock, model = FakeClock(), ScriptedModel({"": [specialist_call("think"), "done"], "think": "thought"})
+    agent = Agent(name="lead", model=model)
+    types = Project.open(None, user_dir=None)
+    async with AgentRuntime(clock=clock, grace_s=0.05) as runtime:
+        limits = Limits(seconds=100, model_calls=1, at_limit="pause")
+        handle = await runtime.spawn(agent, "go", limits=limits, agents=types)
+        await eventually(lambda: handle.run.time_stopped_at is not None)
+        await clock.advance(3600)
+        assert [view.state for view in cast(RunTree, handle.run.context.tree).views()] == ["waiting", "paused"]
+        assert handle.run.seconds_left(clock.monotonic()) == 100
+        assert times_of(runtime, handle.run) == [TimeStopped]
+
+        await handle.raise_limits(Limits(model_calls=2))
+        assert (await handle.result()).value == "done"
+
+
 async def test_the_time_of_a_run_that_also_waits_for_a_person_counts() -> None:
     """Only what no run and no person hastens makes it stand."""
     clock, decision = FakeClock(), Decision()
