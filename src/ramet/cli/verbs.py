@@ -262,9 +262,7 @@ def _add_control(add: Add) -> None:
     more.add_argument("--tool-calls", type=parse_int(0), metavar="N", help="tool calls")
     more.add_argument("--agents", type=parse_int(0), metavar="N", help="agents started below the run")
     more.add_argument("--seconds", type=parse_number, metavar="S", help="time")
-    more.add_argument(
-        "--key", type=parse_name, default="", metavar="KEY", help="a repeated command with the same key adds nothing"
-    )
+    more.add_argument("--key", type=parse_name, metavar="KEY", help="a repeated command with the same key adds nothing")
     cp = add(
         "cp",
         f"ID PATH [TO] {WHERE}",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import ramet
-from ramet import Agent, AgentRuntime, Policy, ScriptedModel
+from ramet import Agent, AgentRuntime, Limits, Policy, ScriptedModel
 from ramet.agent.capabilities import declarations
 from ramet.core.errors import Conflict, Gone, InvalidValue, MailRefused, RametError, SpawnRefused, Unknown
 from ramet.core.events import ApprovalAsked, decode, encode
@@ -452,3 +452,32 @@ async def test_the_operator_client_works_without_an_event_loop(echo_server: Echo
     store = await echo_server.server.runtime.open_store()
     assert (ids, events) == ([handle.id], len(await store.read(tree=handle.id)))
     assert {each for each in vars(OperatorClient) if not each.startswith("_")} <= set(vars(SyncKernel))
+
+
+async def test_a_raise_is_counted_once_for_a_repeated_request(folder: pathlib.Path) -> None:
+    """The key of the body, or that of the request, says that it is the same."""
+    async with serving(folder) as echo_server, ramet.connect(echo_server.server.listen_address) as client:
+        limits = Limits(model_calls=0, usd=1, at_limit="pause")
+        handle = await echo_server.server.runtime.spawn(
+            Agent(name="lead", model=ScriptedModel(["done"])), "go", limits=limits
+        )
+        await eventually(lambda: handle.view().state == "paused")
+        assert [(each.state, each.path) for each in await client.kernel.runs()] == [("paused", "main")]
+        for expected in (3, 5), (5, 5):
+            raised = await client.kernel.raise_limits(handle.id, key="k", usd=2)
+            assert raised == {"model_calls": 0, "usd": expected[0], "at_limit": "pause"}
+            raised = await client.kernel.raise_limits(handle.id, idempotency_key="again", usd=2)
+            assert raised["usd"] == expected[1]
+        assert handle.run.limits.usd == 5
+        path, body = f"/v1/runs/{handle.id}/limits", {"add": {"usd": 1}}
+        for key, status in ((echo_server.server.operator, 200), ((await echo_server.team())[1], 404)):
+            assert (await echo_server.ask("POST", path, key, json=body)).status_code == status
+        for wrong in ({"add": {"usd": "1"}}, {"add": {"requests": 1}}, {"add": {}}, {"add": {"model_calls": 0.5}}, {}):
+            refusal = await echo_server.ask("POST", path, echo_server.server.operator, json=wrong)
+            assert refusal.status_code == 422, refusal.text
+        with pytest.raises(Unknown):
+            await client.kernel.raise_limits("run-0", usd=1)
+        await client.kernel.raise_limits(handle.id, model_calls=1)
+        assert (await handle.result()).value == "done"
+        with pytest.raises(InvalidValue, match="has not ended"):
+            await client.kernel.raise_limits(handle.id, model_calls=1)

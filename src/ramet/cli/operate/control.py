@@ -28,7 +28,7 @@ async def run_control_command(options: Namespace) -> int:
             case "stop":
                 outcome = await source.stop(options.id, "stopped by its user")
             case "raise":
-                outcome = await source.raise_limits(options.id, _amounts(options), options.key)
+                outcome = await source.raise_limits(options.id, _amounts(options), options.key or "")
             case verb:
                 outcome = await source.answer(options.id, verb == "approve", options.reason)
     if options.json:

@@ -18,6 +18,8 @@ from ramet.core.events import (
     Event,
     FolderLost,
     HookFailed,
+    LimitPaused,
+    LimitsRaised,
     MailPushed,
     MessageRecorded,
     ModelRetried,
@@ -77,6 +79,11 @@ def _line(event: Event, model: TreeModel) -> Line | None:
             return Line(f"{one_line(event.model, 60)} failed, retried in {event.wait_s:.1f}s: {one_line(event.reason)}")
         case BudgetRefused():
             return Line(f"budget of {event.scope}: {event.resource} asked {event.asked:g}, left {event.left:g}")
+        case LimitPaused():
+            refusal = f"{event.resource} asked {event.asked:g}, left {event.left:g}"
+            return Line(f"paused at the limit of {event.scope}: {refusal}; see ramet raise", True)
+        case LimitsRaised():
+            return Line("limits raised by " + ", ".join(f"{name} {more:g}" for name, more in event.add.items()))
         case ClampEvent():
             return Line(f"{event.field} {event.asked:g} was lowered to {event.given:g}, the limit of its parent")
         case PolicyDecided() if event.verdict != "allow":

@@ -20,7 +20,7 @@ from ramet.host.safety.inspection import EVERYTHING, GateEvent, GateEventFilter,
 from ramet.host.schedules.view import ScheduleView
 from ramet.host.sessions.rows import SessionRow
 from ramet.services.client.errors import error_of
-from ramet.services.client.requests import RequestSpec, request_to
+from ramet.services.client.requests import RequestSpec, encode, request_to
 from ramet.services.client.retry import follow_events
 from ramet.services.client.transport import Transport
 from ramet.services.http import endpoints
@@ -121,12 +121,16 @@ class OperatorClient:
         """Stop a run and all runs below it, and wait until they have ended. Raises Unknown."""
         return await self._transport.call(endpoints.STOP_RUN, id, waits=True, reason=reason)
 
-    async def raise_limits(self, id: str, *, key: str = "", **add: float) -> Mapping[str, Any]:
+    async def raise_limits(
+        self, id: str, *, key: str = "", idempotency_key: str | None = None, **add: float
+    ) -> Mapping[str, Any]:
         """Add to the limits of a run, such as `usd=2`, and return the new ones; a repeated `key` adds nothing.
 
         Raises Unknown, InvalidValue, Gone if the run is not active, BudgetExceeded if the run above has not that much.
         """
-        return (await self._transport.call(endpoints.RAISE_LIMITS, id, add=add, key=key)).limits
+        body = encode({"add": add, "key": key})
+        raised = await self._transport.call(endpoints.RAISE_LIMITS, id, body=body, idempotency_key=idempotency_key)
+        return raised.limits
 
     async def read_file(self, id: str, path: str) -> bytes:
         """Return the content of a file of an active run, by its path relative to the run's workspace.

@@ -97,12 +97,15 @@ async def _stop(call: RequestContext) -> Stopped:
 @OPERATIONS.add(
     endpoints.RAISE_LIMITS,
     "Add to the limits of a run: its requests that wait there go on",
-    look_at="the limits of the run, or repeat it with the `key` of its body",
+    repetition="again",
     of="run",
     refuses=(409, 410),
 )
 async def _raise_limits(call: RequestContext) -> RaisedLimits:
-    return await call.kernel("run").raise_limits(call.path("run"), await call.json(RaiseLimits))
+    request = await call.json(RaiseLimits)
+    if not request.key and call.attempt is not None:  # A repetition adds nothing either.
+        request.key = f"request-{call.attempt.entropy(16).hex()}"
+    return await call.kernel("run").raise_limits(call.path("run"), request)
 
 
 @OPERATIONS.add(
