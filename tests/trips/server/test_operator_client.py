@@ -462,6 +462,7 @@ async def test_a_raise_is_counted_once_for_a_repeated_request(folder: pathlib.Pa
             Agent(name="lead", model=ScriptedModel(["done"])), "go", limits=limits
         )
         await eventually(lambda: handle.view().state == "paused")
+        await handle.run.context.wait_persisted()
         assert [(each.state, each.path) for each in await client.kernel.runs()] == [("paused", "main")]
         for expected in (3, 5), (5, 5):
             raised = await client.kernel.raise_limits(handle.id, key="k", usd=2)
@@ -472,7 +473,8 @@ async def test_a_raise_is_counted_once_for_a_repeated_request(folder: pathlib.Pa
         path, body = f"/v1/runs/{handle.id}/limits", {"add": {"usd": 1}}
         for key, status in ((echo_server.server.operator, 200), ((await echo_server.team())[1], 404)):
             assert (await echo_server.ask("POST", path, key, json=body)).status_code == status
-        for wrong in ({"add": {"usd": "1"}}, {"add": {"requests": 1}}, {"add": {}}, {"add": {"model_calls": 0.5}}, {}):
+        bad: list[dict[str, Any]] = [{"usd": "1"}, {"requests": 1}, {}, {"model_calls": 0.5}, {"usd": -1}]
+        for wrong in (*({"add": each} for each in bad), {}):
             refusal = await echo_server.ask("POST", path, echo_server.server.operator, json=wrong)
             assert refusal.status_code == 422, refusal.text
         with pytest.raises(Unknown):

@@ -107,7 +107,8 @@ class ServerSource:
         return {"stopped": list(receipt.stopped), "left": list(receipt.left)}
 
     async def raise_limits(self, run: str, add: Mapping[str, float], key: str) -> dict[str, Any]:
-        return {"run": run, "limits": await self._kernel.raise_limits(run, key=key, **add)}
+        limits = await self._kernel.raise_limits(run, key=key, **add)  # type: ignore[arg-type]  # names of limits
+        return {"run": run, "limits": limits}
 
     async def read_file(self, run: str, path: str) -> bytes:
         return await self._kernel.read_file(run, path)
