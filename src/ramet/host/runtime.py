@@ -57,6 +57,8 @@ class AgentRuntime(RecordedRuntime):
     in `<dir>/.ramet/journal.db`. The trees of a runtime that was killed are resumed by `resume`, in another process. A
     tree stays recorded for `keep_results_seconds` after its end, or without that until `ramet gc` removes old trees.
 
+    `notify` has the targets of notifications by their names (`ramet.host.notifications`), or functions of one.
+
     A `policy_adapter` is asked about every spawn, for at most `policy_timeout_s` seconds; without its answer nothing is
     spawned.
 

@@ -23,6 +23,8 @@ from ramet.host.journal.journal import journal_of
 from ramet.host.journal.result_cache import KeptResults
 from ramet.host.journal.ttl import checked_keep
 from ramet.host.loop_thread import RuntimeLoop
+from ramet.host.notifications.notifier import Notifier
+from ramet.host.notifications.targets import checked_targets
 from ramet.host.observability.audit import Audit
 from ramet.host.observability.library_logs import show_logs
 from ramet.host.observability.stalls import StallWatch
@@ -43,6 +45,7 @@ from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 
 if TYPE_CHECKING:
+    from ramet.host.notifications.targets import Notifiable
     from ramet.models.prices import Price
     from ramet.models.rate_limit import RetryPolicy
 
@@ -68,6 +71,7 @@ class RuntimeBase:
         backend: BackendName | Backend | None = None,
         store: Store | None = None,
         audit: Audit | None = None,
+        notify: Mapping[str, Notifiable] | None = None,
         policy_adapter: PolicyAdapter | None = None,
         policy_timeout_s: float = TIMEOUT_S,
         keep_results_seconds: float | None = None,
@@ -98,6 +102,9 @@ class RuntimeBase:
             self.working_dir, backend, self.telemetry.traceparent, folder_limits=keep_folders, clock=self.clock
         )
         self.journal = journal_of(self.working_dir, store)
+        targets = checked_targets(notify)
+        #: of its notifications; None without targets
+        self.notifier = Notifier(targets, self.journal, self.clock, entropy=entropy) if targets else None
         self.dynamic = DynamicAgents(self.open_store)
         self._memory: Store | None = None  #: the store of a runtime without a journal, as long as the runtime lives
         if (journal := self.journal) is not None:
@@ -120,6 +127,7 @@ class RuntimeBase:
             journal=self.journal,
             telemetry=self.telemetry,
             audit=audit,
+            notifier=self.notifier,
             results=KeptResults(self.journal, self.clock),
             decide=self._decide,
             gateway=self.gateway,
@@ -148,6 +156,10 @@ class RuntimeBase:
         self._trees.is_stopped = False
         self._loop.use_running_loop()
         active_runtimes.add(self)
+        if self.notifier is not None:
+            if self.journal is not None:
+                await self.open_store()
+            self.notifier.start()
         return self
 
     async def stop(self) -> None:
@@ -157,6 +169,8 @@ class RuntimeBase:
         active_runtimes.discard(self)
         await self.stop_adopting()
         await self._trees.close_all("the runtime stopped")
+        if self.notifier is not None:
+            await self.notifier.stop()
         await self.sandboxes.close()
         self._trees.fencing_error = None
         if self.journal is not None:

@@ -186,12 +186,12 @@ class Journal:
         first = await self.store.read(run=run, limit=1)
         return await self.replay(first[0].tree, at) if first else None
 
-    def mark_over(self, root: str, now: datetime) -> asyncio.Task[None] | None:
+    def mark_over(self, root: str, now: datetime, **facts: Any) -> asyncio.Task[None] | None:
         """Note that a tree is over and that no runtime has it any more. Returns the task that does so, if any."""
         self.living.discard(root)
         task = None
         if self.is_open:
-            task = asyncio.create_task(self.close_tree(root, now), name="ramet journal")
+            task = asyncio.create_task(self.close_tree(root, now, **facts), name="ramet journal")
             self._closing.add(task)
             task.add_done_callback(partial(self._on_closed, root))
         return task
@@ -207,12 +207,12 @@ class Journal:
         document = await self.store.get(TREES, root)
         return tree_document(document, location_of(self.store)) if document is not None else {}
 
-    async def close_tree(self, root: str, now: datetime) -> None:
-        """Mark a tree as over and release its ownership: there is nothing to resume. Raises OwnedElsewhere."""
+    async def close_tree(self, root: str, now: datetime, **facts: Any) -> None:
+        """Mark a tree as over, with more `facts`, and release its ownership. Raises OwnedElsewhere."""
         registered, page = None, self._pages.get(root)
         if page is not None:
             registered, page.registered = page.registered, None
-        await change_tree(self.store, root, as_owner=True, known=registered, over=True, ended=now)
+        await change_tree(self.store, root, as_owner=True, known=registered, over=True, ended=now, **facts)
         await self.store.release(root)
 
     async def reopen_tree(self, root: str) -> bool:

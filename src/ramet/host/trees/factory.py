@@ -33,6 +33,7 @@ from ramet.host.journal.blobs import store_blob
 from ramet.host.journal.journal import Journal
 from ramet.host.journal.recorder import Recorder
 from ramet.host.journal.result_cache import KeptResults
+from ramet.host.notifications.notifier import Notifier
 from ramet.host.observability.audit import Audit
 from ramet.host.observability.telemetry import Telemetry
 from ramet.host.safety.gate import SafetyGate
@@ -122,6 +123,7 @@ class TreeFactory:
     dynamic: DynamicAgents
     journal: Journal | None = None
     audit: Audit | None = None
+    notifier: Notifier | None = None
     keep_s: float | None = None
     results: KeptResults | None = None
     decide: Decide | None = None  #: asks the policy adapter
@@ -132,7 +134,8 @@ class TreeFactory:
 
     def _about(self, plan: TreeOptions, number: str) -> Callable[[], dict[str, Any]]:
         keep_s = plan.keep_s if plan.keep_s is not None else self.keep_s
-        return lambda: {**tree_metadata(plan, number), "began": self.clock.now(), "keep_s": keep_s}
+        more = {} if self.notifier is None else self.notifier.tree_facts
+        return lambda: {**tree_metadata(plan, number), "began": self.clock.now(), "keep_s": keep_s, **more}
 
     def open(self, plan: TreeOptions) -> OpenTree:
         """Open a tree without a root.
@@ -154,6 +157,8 @@ class TreeFactory:
         self.telemetry.attach(recorder)
         if self.audit is not None:
             self.audit.attach(recorder)
+        if self.notifier is not None:
+            self.notifier.attach(recorder)
         inbox = Inbox(
             clock=self.clock,
             mint=lambda: self.entropy(6).hex(),

@@ -7,6 +7,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from ramet.concurrency.clock import Clock
@@ -144,7 +145,15 @@ class Trees:
             await asyncio.wait({marking})  # From then on another kernel may open its conversation.
 
     def _mark_over(self, root: RunId) -> asyncio.Task[None] | None:
-        return self._journal.mark_over(root, self._clock.now()) if self._journal is not None else None
+        if self._journal is None:
+            return None
+        now, notifier = self._clock.now(), self._factory.notifier
+        if notifier is None:
+            return self._journal.mark_over(root, now)
+        marking = self._journal.mark_over(root, now, **notifier.facts_at_end(root, now))
+        if marking is not None:
+            marking.add_done_callback(partial(notifier.on_end_recorded, root))
+        return marking
 
     def close_if_idle(self, root: RunId) -> Run | None:
         """Release a tree without living runs, else return a living run; the newest released trees stay available."""

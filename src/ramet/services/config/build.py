@@ -45,9 +45,9 @@ if TYPE_CHECKING:
 def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Server:
     """Return a server that is not started yet. `options` are further options of `Server`, and take precedence.
 
-    Secrets are read from `environ` or from files: the token now, a model's key when that model is first used. Raises
-    MissingExtra. Raises InvalidValue, naming the reference, if the token does not exist, and naming the entry point for
-    an invalid backend.
+    Secrets are read from `environ` or from files: the token and those of notifications now, a model's key when that
+    model is first used. Raises MissingExtra. Raises InvalidValue, naming the reference, if the token does not exist,
+    and naming the entry point for an invalid backend.
     """
     limits, listen = config.limits, config.listen
     store = options.get("store") or store_of(config.store, config.working_dir, kernel_of(config, environ))
@@ -64,6 +64,7 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
         "types": create_default_types(ModelAliases(config.models, environ)),
         "token": None if config.token is None else config.token.read(environ),
         "teams": config.teams,
+        "notify": {name: each.target(f"notify.{name}", environ) for name, each in config.notify.items()},
         "rules": rules_of(config),
         "talk": turn_limits(limits),
         "bundles": bundle_limits(config.bundles),

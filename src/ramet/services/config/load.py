@@ -19,6 +19,7 @@ from ramet.agent.files.trust import SERVER_SETTINGS
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name
 from ramet.services.config import validators
+from ramet.services.config.notification_targets import NotifySettings, notify_of
 from ramet.services.config.settings import (
     TOKEN_VARIABLE,
     BundleSettings,
@@ -64,6 +65,7 @@ class Config(Struct, frozen=True, kw_only=True):
     bundles: BundleSettings = BundleSettings()
     installs: InstallSettings = InstallSettings()
     teams: Mapping[str, Mapping[str, float]] = {}  #: the resources that each team reserves at the start, by team name
+    notify: Mapping[str, NotifySettings] = {}  #: the targets of notifications, by name
     log_level: str | None = None
     metrics: str = "operator"  #: who may see them: operator | public
     stall_s: int = 5  #: seconds of a stalled event loop before it is reported; 0: not watched
@@ -121,6 +123,7 @@ SETTINGS: Final = (
     Setting("installs.pip_args", _plain_check(validators.list_of(validators.plain_text, "arguments"))),
     Setting("installs.timeout_s", _plain_check(validators.parse_int(1, 86_400)), number=True),
     Setting("teams", validators.team_of, many=True),
+    Setting("notify", notify_of, many=True),
     Setting("working_dir", validators.folder_of),
     Setting("log_level", _plain_check(validators.level_of)),
     Setting("metrics", _plain_check(validators.choice_of("operator", "public"))),
@@ -174,6 +177,8 @@ def references(config: Config) -> Mapping[str, SecretReference]:
     keys = {f"models.{name}.key": each.key for name, each in config.models.items() if each.key is not None}
     if config.registry_password is not None:
         keys["registry_password"] = config.registry_password
+    for name, target in config.notify.items():
+        keys |= {f"notify.{name}.{setting}": reference for setting, reference in target.references()}
     return keys if config.token is None else {"token": config.token, **keys}
 
 

@@ -81,6 +81,7 @@ class Metrics:
         )
         yield Family("ramet_streams_open", "gauge", "Streams of events being read.", [Sample(self.open_streams())])
         yield from self._stalls()
+        yield from self._notifications()
         yield from _http(self.requests)
         yield from _process()
 
@@ -137,6 +138,24 @@ class Metrics:
         if self._sizes is not None:
             sizes = samples_by("part", self._sizes.newest_sizes())
             yield Family("ramet_folder_bytes", "gauge", "Disk usage of the state folder.", sizes)
+
+    def _notifications(self) -> Iterator[Family]:
+        if (notifier := self._runtime.notifier) is None:
+            return
+        queues = notifier.queues.values()
+        outcomes = [
+            Sample(count, {"target": queue.name, "outcome": outcome})
+            for queue in queues
+            for outcome, count in sorted(queue.outcomes.items())
+        ]
+        waiting = {queue.name: queue.waiting for queue in queues}
+        yield Family("ramet_notifications_total", "counter", "Outcomes of notifications, by target.", outcomes)
+        yield Family(
+            "ramet_notifications_waiting",
+            "gauge",
+            "Notifications in memory that are not delivered.",
+            samples_by("target", waiting),
+        )
 
     def _stalls(self) -> Iterator[Family]:
         if (watch := self._runtime.stalls) is None:
