@@ -81,6 +81,7 @@ class Journal:
         self.control_socket: BackgroundService | None = None
         self.retention_job: BackgroundService | None = None  #: removes expired trees
         self.is_open = False
+        self.over_listeners: list[Callable[[str, datetime], None]] = []  #: called when a tree is recorded as over
         self.users: weakref.WeakSet[JournalUser] = weakref.WeakSet()  #: of runtimes that have not stopped
         self.living: set[str] = set()  #: roots of trees that one of them has
         self._opening: asyncio.Task[Store] | None = None
@@ -214,6 +215,8 @@ class Journal:
             registered, page.registered = page.registered, None
         await change_tree(self.store, root, as_owner=True, known=registered, over=True, ended=now, **facts)
         await self.store.release(root)
+        for each in self.over_listeners:
+            each(root, now)
 
     async def reopen_tree(self, root: str) -> bool:
         """Note that a conversation is open again. Returns False if its tree was removed. Raises OwnedElsewhere."""

@@ -61,16 +61,25 @@ class Notifier:
         self._longest = timedelta(seconds=max((each.max_age_s for each in targets.values()), default=0))
         self._trees: dict[str, TreeDeliveries] = {}
         self._last_seqs: dict[str, int] = {}  #: newest event of each tree that began here, by root
-        self._ended_trees: dict[str, TreeDeliveries] = {}  #: everything is delivered, and their end is being recorded
         self._works: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]] = asyncio.Queue()
+        self._is_searching = journal is not None  #: what earlier processes left is not known yet
+        self._unfinished = 0  #: works that wait or are under way
         self._kernels_changed = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
         self._has_failed = False  #: the store failed
+        if journal is not None:
+            journal.over_listeners.append(self._on_tree_over)
 
     @property
     def tree_facts(self) -> dict[str, Any]:
         """The facts for the document of a new tree."""
         return {"notify": sorted(self.queues)}
+
+    @property
+    def is_done(self) -> bool:
+        """Return whether everything known is delivered and recorded; an event of this moment may not be known yet."""
+        is_working = self._is_searching or self._unfinished or any(each.waiting for each in self.queues.values())
+        return not is_working and all(each.is_done and each.closed_at is None for each in self._trees.values())
 
     def attach(self, recorder: Recorder) -> Listener:
         """Send notifications about a tree from now on."""
@@ -123,7 +132,7 @@ class Notifier:
             tree = self._trees[root] = self._new_tree(root)
             if tree.record is not None:
                 take = partial(self._take, tree, by_force=True, is_new=is_new, newest=event.seq - 1)
-                self._works.put_nowait(take)
+                self._add_work(take)
         tree.report(event)
 
     def on_close(self, root: str) -> None:
@@ -134,7 +143,7 @@ class Notifier:
             if tree is not None and tree.is_done:
                 del self._trees[root]
             elif tree is not None:
-                tree.closed_at = self._clock.now()
+                tree.close(self._clock.now())
 
     def _new_tree(self, root: str) -> TreeDeliveries:
         record = None if self._journal is None else RecordWriter(self._journal.store, root, lambda: self._id)
@@ -147,28 +156,25 @@ class Notifier:
         if self._trees.get(tree.root) is tree:
             del self._trees[tree.root]
             if self._journal is not None:
-                self._works.put_nowait(partial(self._finish, self._journal.store, tree))
+                self._add_work(partial(self._finish, self._journal.store, tree))
 
     def facts_at_end(self, root: str, now: datetime) -> Mapping[str, Any]:
-        """Return the facts for the document of a tree that ends now. `on_end_recorded` follows."""
+        """Return the facts for the document of a tree that ends now."""
         last_seq, tree = self._last_seqs.pop(root, None), self._trees.get(root)
         if tree is not None:
             tree.last_seq = max(tree.last_seq, last_seq or 0)
-            if tree.is_lost:
-                del self._trees[root]
+            if tree.is_lost or not tree.is_done:
                 return {}
-            if not tree.is_done:
-                tree.closed_at = now
-                return {}
-            self._ended_trees[root] = self._trees.pop(root)
-            last_seq = tree.last_seq
+            tree.is_noted, last_seq = True, tree.last_seq
         return {} if last_seq is None else end_facts(last_seq, now)
 
-    def on_end_recorded(self, root: str, recording: asyncio.Future[None]) -> None:
-        """Remove the record of a tree whose document says that everything was delivered."""
-        tree = self._ended_trees.pop(root, None)
-        if tree is not None and not recording.cancelled() and recording.exception() is None:
-            self._works.put_nowait(partial(_remove, tree))
+    def _on_tree_over(self, root: str, ended: datetime) -> None:
+        """Forget a tree that is over, once everything is delivered."""
+        tree = self._trees.get(root)
+        if tree is not None:
+            tree.close(ended)
+            if tree.is_lost:
+                del self._trees[root]
 
     # ---- the service
 
@@ -210,7 +216,12 @@ class Notifier:
             try:
                 await work()
             finally:
+                self._unfinished -= 1
                 self._works.task_done()
+
+    def _add_work(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        self._unfinished += 1
+        self._works.put_nowait(work)
 
     async def _watch_kernels(self, store: Store) -> None:
         """Send what was left by earlier processes and by lost kernels."""
@@ -219,35 +230,36 @@ class Notifier:
             self._kernels_changed.clear()
             await watch.check()
             now = self._clock.now()
-            for root, facts in await unsent_trees(store, self._trees, self.queues, self._longest, now):
-                await self._take_left(store, root, facts)
+            for root in await unsent_trees(store, self._trees, self.queues, self._longest, now):
+                await self._take_left(store, root)
+            self._is_searching = False
             await self._kernels_changed.wait()
 
-    async def _take_left(self, store: Store, root: str, facts: TreeFacts) -> None:
+    async def _take_left(self, store: Store, root: str) -> None:
         """Take a tree whose notifications nobody sends."""
-        newest = 0 if self.queues.keys() <= set(facts.notify) else await newest_seq(store, root)
+        newest = await newest_seq(store, root)
         if root not in self._trees:  # Otherwise a run of the tree was resumed here meanwhile.
             tree = self._trees[root] = self._new_tree(root)
-            tree.closed_at = facts.ended if facts.over else None
-            await self._take(tree, by_force=False, is_new=False, newest=newest, facts=facts)
+            await self._take(tree, by_force=False, is_new=False, newest=newest)
 
-    async def _take(
-        self, tree: TreeDeliveries, *, by_force: bool, is_new: bool, newest: int, facts: TreeFacts | None = None
-    ) -> None:
+    async def _take(self, tree: TreeDeliveries, *, by_force: bool, is_new: bool, newest: int) -> None:
         """Take the record of a tree; leave the tree to another living notifier that has it."""
         assert self._journal is not None, "it has records"
-        if facts is None:
-            document = None if is_new else await self._journal.store.get(TREES, tree.root)
-            facts = TreeFacts(notify=tuple(self.queues)) if document is None else document.decode(TreeFacts)
+        document = None if is_new else await self._journal.store.get(TREES, tree.root)
+        facts = TreeFacts(notify=tuple(self.queues)) if document is None else document.decode(TreeFacts)
         starts = facts.starts(self.queues, newest)
         if not await tree.take(by_force=by_force, is_new=is_new, starts=starts):
             if self._trees.get(tree.root) is tree:
                 del self._trees[tree.root]
+        elif facts.over and facts.ended is not None:  # Otherwise its end is reported here.
+            tree.close(facts.ended)
 
     async def _finish(self, store: Store, tree: TreeDeliveries) -> None:
-        """Note that everything of a tree was delivered up to its end."""
-        await change_tree(store, tree.root, **end_facts(tree.last_seq, tree.closed_at))
-        await _remove(tree)
+        """Note that everything of a tree was delivered up to its end, and remove its record."""
+        if not tree.is_noted:
+            await change_tree(store, tree.root, **end_facts(tree.last_seq, tree.closed_at))
+        if tree.record is not None:
+            await tree.record.remove()
 
 
 class _TreeListener:
@@ -280,11 +292,6 @@ def _deliver(target: NotificationTarget, clock: Clock) -> Deliver:
             return FunctionCaller(target, clock).deliver
         case _:
             raise AssertionError(f"not a target: {type(target).__name__}")
-
-
-async def _remove(tree: TreeDeliveries) -> None:
-    if tree.record is not None:
-        await tree.record.remove()
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
@@ -35,23 +35,16 @@ class TreeFacts(Struct, frozen=True, kw_only=True):
         return {name: known if name in self.notify else newest for name in names}
 
 
-class UnsentTree(NamedTuple):
-    """A tree with notifications that nobody sends."""
-
-    root: str
-    facts: TreeFacts
-
-
 async def unsent_trees(
     store: Store, handled: Collection[str], names: Collection[str], longest: timedelta, now: datetime
-) -> list[UnsentTree]:
+) -> list[str]:
     """Return the trees with notifications to these targets that nobody sends, except for trees in `handled`.
 
     Trees of other living kernels are theirs. Records of trees that need none are removed. Raises StoreFailed.
     """
     records = {each.key: each.decode(TreeRecord) for each in await store.list(DELIVERIES)}
     living = await living_notifiers(store, [each.notifier for each in records.values()]) if records else set[str]()
-    unsent = list[UnsentTree]()
+    unsent = list[str]()
     documents = await store.list(TREES)
     for document in documents:
         root, record = document.key, records.get(document.key)
@@ -68,7 +61,7 @@ async def unsent_trees(
         elif known_names.isdisjoint(names):
             continue
         elif facts.over or not await _is_elsewhere(store, root):
-            unsent.append(UnsentTree(root, facts))
+            unsent.append(root)
     for root in records.keys() - {each.key for each in documents}:  # Their trees were removed.
         if records[root].notifier not in living:
             await store.delete(DELIVERIES, root)

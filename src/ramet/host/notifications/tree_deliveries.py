@@ -61,6 +61,7 @@ class TreeDeliveries:
         """Prepare the deliveries. Without a `record`, whatever is not delivered ends with the process."""
         self.root, self.record = root, record
         self.closed_at: datetime | str | None = None  #: the end in the tree's document, once that has one
+        self.is_noted = False  #: the tree's document says that everything was delivered
         self.last_seq = 0  #: newest event of the tree that is known here
         self._lines = {each.name: _Line(each) for each in queues}
         self._writer, self._on_done, self._on_behind = writer, on_done, on_behind
@@ -76,6 +77,11 @@ class TreeDeliveries:
     def is_lost(self) -> bool:
         """Return whether another notifier delivers the rest."""
         return self.record is not None and self.record.is_lost
+
+    def close(self, ended: datetime | str) -> None:
+        """Note that the tree is over: nothing more is reported."""
+        self.closed_at = ended
+        self._check_done()
 
     def is_behind(self, queue: DeliveryQueue) -> bool:
         """Return whether events of a target are still to be read from the journal."""

@@ -7,7 +7,6 @@ import logging
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import suppress
-from functools import partial
 from typing import Any
 
 from ramet.concurrency.clock import Clock
@@ -150,10 +149,7 @@ class Trees:
         now, notifier = self._clock.now(), self._factory.notifier
         if notifier is None:
             return self._journal.mark_over(root, now)
-        marking = self._journal.mark_over(root, now, **notifier.facts_at_end(root, now))
-        if marking is not None:
-            marking.add_done_callback(partial(notifier.on_end_recorded, root))
-        return marking
+        return self._journal.mark_over(root, now, **notifier.facts_at_end(root, now))
 
     def close_if_idle(self, root: RunId) -> Run | None:
         """Release a tree without living runs, else return a living run; the newest released trees stay available."""
