@@ -98,6 +98,7 @@ TABLES: dict[str, set[str]] = {
         "gateway",
         "sandboxes",
         "journal",
+        "notifier",
         "stalls",
         "telemetry",
         "dynamic",

@@ -14,14 +14,15 @@ from functools import partial
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from ramet import Agent, AgentRuntime, ScriptedModel
+from ramet import Agent, AgentRuntime, ScriptedModel, Session
 from ramet.concurrency.clock import FakeClock, SystemClock
 from ramet.core.errors import InvalidValue
 from ramet.core.events import Event
 from ramet.core.outcome import Status
 from ramet.host.egress.dial import Lookup
-from ramet.host.notifications import CallbackTarget, CommandTarget, Notification, WebhookTarget
+from ramet.host.notifications import CallbackTarget, CommandTarget, Notification, WebhookTarget, delivery_queue
 from ramet.host.notifications.notification import NotificationWriter
 from ramet.host.notifications.targets import Notifiable
 from ramet.host.notifications.webhook import WebhookClient
@@ -156,7 +157,10 @@ async def test_a_limit_that_pauses_is_sent_by_its_tag() -> None:
         "main",
     )
     assert "needs 2.5, 1 left" in sent.text
-    assert sent.command == "ramet raise run-1"
+    assert sent.command == "ramet raise run-1 --usd AMOUNT"
+    own = NotificationWriter().from_event(replace(event, scope="main/b", resource="model_calls"))
+    assert own is not None
+    assert own.command == "ramet raise run-2 --calls AMOUNT"
 
 
 async def test_slack_gets_a_text_in_which_nothing_is_a_mention(endpoint: Receiver) -> None:
@@ -258,6 +262,70 @@ async def test_a_run_that_fails_holds_up_no_other_run_and_no_other_target(
             await (await runtime.spawn(agent(), "go")).result()
         await eventually(lambda: len(endpoint.ids) == 12)
         await eventually(lambda: len(heard) == 13)
+
+
+async def test_a_backlog_that_fills_the_memory_stays_in_the_journal(
+    endpoint: Receiver, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The queue has room for two; thirty trees end while the endpoint refuses. Then all are delivered once."""
+    monkeypatch.setattr(delivery_queue, "MAX_BYTES", 2_000)
+    is_down = True
+
+    async def answer(post: Post, writer: asyncio.StreamWriter) -> int:
+        return 503 if is_down else 204
+
+    endpoint.answer = answer
+    heard = list[Notification]()
+    notify: dict[str, Notifiable] = {"hook": target(endpoint), "function": heard.append}
+    async with AgentRuntime(tmp_path, notify=notify) as runtime:
+        for _ in range(30):
+            await (await runtime.spawn(agent(), "go")).result()
+        assert runtime.notifier is not None
+        queue = runtime.notifier.queues["hook"]
+        await eventually(lambda: len(heard) == 30)
+        assert queue.waiting <= 2
+        is_down = False
+        await eventually(lambda: len(endpoint.ids) == 30)
+        await eventually(lambda: runtime.notifier.is_done)  # type: ignore[union-attr]  # checked above
+
+    assert len(endpoint.accepted) == 30
+    assert {each.id for each in heard} == set(endpoint.ids)
+
+
+async def test_a_conversation_that_is_opened_again_has_another_end(endpoint: Receiver, tmp_path: pathlib.Path) -> None:
+    """Each end is sent once, by the process in which it happens."""
+    ids = []
+    for _ in range(3):
+        async with AgentRuntime(tmp_path, notify={"hook": target(endpoint)}) as runtime:
+            session = Session(ScriptedModel(["said"]), runtime=runtime, session_id="talk")
+            await session.ask("hello")
+            await session.close()
+            assert runtime.notifier is not None
+            await eventually(lambda: runtime.notifier.is_done)  # type: ignore[union-attr]  # checked above
+        ids.append([each.fields["webhook-id"] for each in endpoint.accepted])
+
+    assert [len(each) for each in ids] == [1, 2, 3]
+    assert len(set(ids[-1])) == 3
+
+
+async def test_a_target_that_is_new_begins_with_what_happens_from_then_on(
+    endpoint: Receiver, tmp_path: pathlib.Path
+) -> None:
+    """A tree that ended before is not told; neither is what happened before in a conversation that goes on."""
+    async with AgentRuntime(tmp_path) as runtime:
+        await (await runtime.spawn(agent(), "go")).result()
+        session = Session(ScriptedModel(["said"]), runtime=runtime, session_id="talk")
+        await session.ask("hello")
+        await session.close()
+    async with AgentRuntime(tmp_path, notify={"hook": target(endpoint)}) as runtime:
+        session = Session(ScriptedModel(["said"]), runtime=runtime, session_id="talk")
+        await session.ask("hello")
+        await session.close()
+        await eventually(lambda: endpoint.accepted)
+        assert runtime.notifier is not None
+        await eventually(lambda: runtime.notifier.is_done)  # type: ignore[union-attr]  # checked above
+
+    assert [each.body["path"] for each in endpoint.accepted] == ["main"]
 
 
 async def test_redirects_are_not_followed_and_endless_answers_are_not_read(endpoint: Receiver) -> None:
@@ -504,11 +572,16 @@ async def test_functions_may_be_async_and_may_fail(tmp_path: pathlib.Path, caplo
 
     async def coroutine(notification: Notification) -> None:
         heard.append(notification.id)
+        if len(heard) < 3:
+            raise SystemExit("not now either")
 
-    targets: dict[str, Notifiable] = {"sync": CallbackTarget(function=sync, first_retry_s=0.001), "async": coroutine}
+    targets: dict[str, Notifiable] = {
+        "sync": CallbackTarget(function=sync, first_retry_s=0.001),
+        "async": CallbackTarget(function=coroutine, first_retry_s=0.001),
+    }
     async with AgentRuntime(tmp_path, notify=targets) as runtime:
         assert (await (await runtime.spawn(agent(), "go")).result()).status is Status.COMPLETED
-        await eventually(lambda: len(calls) == 3 and heard)
+        await eventually(lambda: len(calls) == 3 == len(heard))
 
     assert set(calls) == set(heard)
 

@@ -74,7 +74,7 @@ async def finish(runtime: AgentRuntime, folder: pathlib.Path) -> None:
 async def wait_recorded(runtime: AgentRuntime, store: Store) -> None:
     """Return once everything is delivered, and the documents of the trees say so."""
     assert runtime.notifier is not None
-    while not runtime.notifier.is_done or await store.list(DELIVERIES):
+    while not runtime.notifier.is_done or await store.list(DELIVERIES):  # noqa: ASYNC110 - a store wakes nobody
         await asyncio.sleep(0.002)
 
 

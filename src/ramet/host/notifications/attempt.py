@@ -72,11 +72,17 @@ class FunctionCaller:
             await wait_with_timeout(self._call(notification), clock=self._clock, seconds=self._target.timeout_s)
         except TimeoutError:
             return Attempt(f"it did not return within {self._target.timeout_s:g} s")
-        except (Exception, SystemExit, KeyboardInterrupt) as problem:  # whatever the user's function raises
+        except Exception as problem:  # whatever the user's function raises
             return Attempt(f"it raised {type(problem).__name__}: {problem}"[:500])
         return Attempt()
 
     async def _call(self, notification: Notification) -> None:
+        try:
+            await self._call_function(notification)
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as problem:  # These would end the event loop.
+            raise RuntimeError(repr(problem)) from None
+
+    async def _call_function(self, notification: Notification) -> None:
         function = self._target.function
         if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None)):  # noqa: B004 - the method itself is wanted: it may be async
             await function(notification)

@@ -178,7 +178,10 @@ class DeliveryQueue:
             return "dropped"
         if self._clock.now() - entry.notification.time > timedelta(seconds=self.target.max_age_s):
             return "expired"
-        attempt = await self._deliver(entry.notification)
+        try:
+            attempt = await self._deliver(entry.notification)
+        except Exception as problem:  # Any error, such as a thread that cannot be started: other targets go on.
+            attempt = Attempt(f"{type(problem).__name__}: {problem}"[:500])
         if not attempt.problem:
             return "delivered"
         self.outcomes["failed"] += 1

@@ -25,6 +25,8 @@ KINDS: Final = (*KIND_BY_TAG.values(), KERNEL_LOST)
 #: The tag of the event after which the question of an approval needs no answer any more.
 ANSWERED_TAG: Final = "approval_answered"
 _MAX_ERROR = 500  #: characters of an error's message
+#: Options of `ramet raise` that have another name than the resource.
+_OPTION_BY_RESOURCE: Final[Mapping[str, str]] = {"model_calls": "calls"}
 _MAX_NAME = 500  #: characters of a path or a name
 
 
@@ -113,15 +115,18 @@ class NotificationWriter:
         )
 
     def _of_limit(self, event: Event) -> Notification:
-        header, command = self._header(event), f"ramet raise {event.root}"
+        header, scope = self._header(event), self._clean(str(getattr(event, "scope", "")), _MAX_NAME)
         resource = self._clean(str(getattr(event, "resource", "")), _MAX_NAME)
         asked, left = getattr(event, "asked", None), getattr(event, "left", None)
-        scope = self._clean(str(getattr(event, "scope", "")), _MAX_NAME)
+        # The event has the path of the run whose limit it is. Only the ids of this run and of the root are known.
+        id = event.run if scope == header["path"] else event.root if "/" not in scope else f"ID of {scope}"
+        option = _OPTION_BY_RESOURCE.get(resource, resource.replace("_", "-"))
+        command = f"ramet raise {id} --{option} AMOUNT"
         amounts = f" (needs {asked:g}, {left:g} left)" if asked is not None and left is not None else ""
         return Notification(
             **header,
             kind="paused",
-            text=f"{header['path']} waits at the limit {resource} of {scope}{amounts}.\nRaise it: {command} …",
+            text=f"{header['path']} waits at the limit {resource} of {scope}{amounts}.\nRaise it: {command}",
             command=command,
             resource=resource,
             asked=asked,

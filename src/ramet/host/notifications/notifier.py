@@ -130,8 +130,10 @@ class Notifier:
         if tree is None or tree.is_lost:  # Another notifier had it, and this kernel has the tree by now.
             is_new = is_new and tree is None
             tree = self._trees[root] = self._new_tree(root)
-            if tree.record is not None:
-                take = partial(self._take, tree, by_force=True, is_new=is_new, newest=event.seq - 1)
+            if self._journal is not None:
+                take = partial(
+                    self._take, self._journal.store, tree, by_force=True, is_new=is_new, newest=event.seq - 1
+                )
                 self._add_work(take)
         tree.report(event)
 
@@ -237,16 +239,21 @@ class Notifier:
 
     async def _take_left(self, store: Store, root: str) -> None:
         """Take a tree whose notifications nobody sends."""
-        newest = await newest_seq(store, root)
         if root not in self._trees:  # Otherwise a run of the tree was resumed here meanwhile.
             tree = self._trees[root] = self._new_tree(root)
-            await self._take(tree, by_force=False, is_new=False, newest=newest)
+            await self._take(store, tree, by_force=False, is_new=False)
 
-    async def _take(self, tree: TreeDeliveries, *, by_force: bool, is_new: bool, newest: int) -> None:
-        """Take the record of a tree; leave the tree to another living notifier that has it."""
-        assert self._journal is not None, "it has records"
-        document = None if is_new else await self._journal.store.get(TREES, tree.root)
+    async def _take(
+        self, store: Store, tree: TreeDeliveries, *, by_force: bool, is_new: bool, newest: int | None = None
+    ) -> None:
+        """Take the record of a tree; leave the tree to another living notifier that has it.
+
+        `newest` is the number of the newest event before those that are reported here, if it is known.
+        """
+        document = None if is_new else await store.get(TREES, tree.root)
         facts = TreeFacts(notify=tuple(self.queues)) if document is None else document.decode(TreeFacts)
+        if newest is None:
+            newest = 0 if self.queues.keys() <= set(facts.notify) else await newest_seq(store, tree.root)
         starts = facts.starts(self.queues, newest)
         if not await tree.take(by_force=by_force, is_new=is_new, starts=starts):
             if self._trees.get(tree.root) is tree:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
@@ -171,7 +171,7 @@ class TreeDeliveries:
         )
         return True
 
-    def _record_done(self, line: _Line) -> Callable[[Entry], asyncio.Future[bool]]:
+    def _record_done(self, line: _Line) -> Callable[[Entry], Awaitable[bool]]:
         async def record(entry: Entry) -> bool:
             line.waiting.discard(entry.seq)
             line.delivered.add(entry.seq)
@@ -181,7 +181,7 @@ class TreeDeliveries:
             self._check_done()
             return is_mine
 
-        return lambda entry: asyncio.ensure_future(record(entry))
+        return record
 
     async def _write(self) -> bool:
         targets = {name: line.record() for name, line in self._lines.items()}

@@ -18,6 +18,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from ramet.concurrency.clock import Clock
+from ramet.concurrency.threads import in_thread
 from ramet.host.egress.addresses import look_up
 from ramet.host.egress.dial import Dialer, Lookup, connect
 from ramet.host.notifications.attempt import Attempt
@@ -87,7 +88,7 @@ class WebhookClient:
             return sock.reason
         try:
             if self._is_encrypted and self._tls is None:
-                self._tls = await asyncio.to_thread(ssl.create_default_context)
+                self._tls = await in_thread(ssl.create_default_context, name="ramet-tls")
             reader, writer = await asyncio.open_connection(
                 sock=sock,
                 limit=_MAX_HEAD,

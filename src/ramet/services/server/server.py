@@ -265,11 +265,13 @@ class Server:
         await self.agents.close("the server stops", leaves_turns=self._leaves_turns)
 
     async def _put_on_record(self) -> None:
-        """Wait until all events of the trees are recorded."""
+        """Wait until all events of the trees are recorded, and notifications that have not failed are delivered."""
         for tree in self.runtime.trees.values():
             if tree.recorder.durable is not None:
                 with contextlib.suppress(RametError):  # The error cannot be handled here.
                     await tree.recorder.durable()
+        if self.runtime.notifier is not None:
+            await self.runtime.notifier.stop()
 
     def _unready(self) -> str:
         if self.is_draining:
