@@ -184,3 +184,31 @@ async def test_a_kernel_that_ends_in_order_is_not_lost(store_address: str, tmp_p
             await (await runtime.spawn(lead(model()), "nothing", tools=[pay])).result()
             await eventually(lambda: endpoint.accepted)
             assert await two.list(LOST_KERNELS) == []
+
+
+async def test_a_tree_that_another_runtime_of_the_folder_resumes_is_notified_to_its_end(tmp_path: pathlib.Path) -> None:
+    """The runtime with targets sees no event of the tree: it reads them when the tree is over."""
+    folder = tmp_path / "work"
+    (folder / ".ramet").mkdir(parents=True, mode=0o700)
+    address = f"sqlite {folder / '.ramet' / 'journal.db'}"
+    async with receiver() as endpoint:
+        endpoint.answer = noting(tmp_path)
+        assert await run_program(address, tmp_path, endpoint.url, "kernel", "before", 4) == -signal.SIGKILL
+        llm, notify = model(), {"hook": webhook(endpoint.url)}
+        async with AgentRuntime(folder, notify=notify) as teller, AgentRuntime(folder) as runtime:
+            assert teller.notifier is not None
+            await eventually(lambda: teller.notifier.is_done)  # type: ignore[union-attr]  # checked above
+            await runtime.resume(llm=llm, tools=[pay], agents=[lead(llm)])
+            while runtime.trees:  # The endpoint hears of what follows only in the end.
+                for tree in runtime.trees.values():
+                    for question in tree.inbox.pending:
+                        tree.inbox.answer(question.id, True)
+                await asyncio.sleep(0.002)
+            assert runtime.journal is not None
+            store = runtime.journal.store
+            await wait_recorded(teller, store)
+            ends = [each.body["path"] for each in endpoint.accepted if each.body["kind"] == "ended"]
+            assert ends == ["main/payer", "main"]
+            assert {each for ids in ids_by_run(endpoint).values() for each in ids} <= {
+                each for ids in (await recorded_ids(store)).values() for each in ids
+            }

@@ -212,7 +212,12 @@ async def test_a_question_that_is_answered_before_it_is_sent_is_not_sent(
         inbox.answer(inbox.pending[0].id, True)
         await handle.result()
         endpoint.answer = failing(0)
-        await eventually(lambda: any(each.body["kind"] == "ended" for each in endpoint.accepted))
+        await eventually(lambda: endpoint.accepted)
+        assert runtime.notifier is not None
+        await eventually(lambda: runtime.notifier.is_done)  # type: ignore[union-attr]  # checked above
+        assert runtime.notifier.queues["hook"].outcomes["answered"] == 1
+
+    assert [each.body["kind"] for each in endpoint.accepted] == ["ended"]
 
 
 # ---- failures
@@ -240,28 +245,30 @@ async def test_a_failing_endpoint_gets_each_notification_in_order_and_the_log_sa
     assert len([each for each in lines if "no failures any more" in each]) == 1
 
 
-async def test_a_run_that_fails_holds_up_no_other_run_and_no_other_target(
+async def test_a_run_whose_endpoint_hangs_holds_up_no_other_run_and_no_other_target(
     endpoint: Receiver, tmp_path: pathlib.Path
 ) -> None:
-    """The endpoint never accepts one run, and hangs for it; the others and the function get theirs."""
-    heard = list[Notification]()
+    """The endpoint does not answer for one run; meanwhile the other runs and the function get theirs."""
+    heard, release = list[Notification](), asyncio.Event()
     bad = ""
 
-    async def answer(post: Post, writer: asyncio.StreamWriter) -> int | None:
-        if post.body["run"] != bad:
-            return 204
-        await asyncio.Event().wait()
-        return None
+    async def answer(post: Post, writer: asyncio.StreamWriter) -> int:
+        if post.body["run"] == bad:
+            await release.wait()
+        return 204
 
     endpoint.answer = answer
-    targets: dict[str, Notifiable] = {"hook": target(endpoint, timeout_s=0.05), "function": heard.append}
+    targets: dict[str, Notifiable] = {"hook": target(endpoint, timeout_s=1_000), "function": heard.append}
     async with AgentRuntime(tmp_path, notify=targets) as runtime:
         bad = runtime.mint()
         await (await runtime.spawn(agent(), "go", run=bad)).result()
+        await eventually(lambda: endpoint.tried)
         for _ in range(12):
             await (await runtime.spawn(agent(), "go")).result()
         await eventually(lambda: len(endpoint.ids) == 12)
         await eventually(lambda: len(heard) == 13)
+        release.set()
+        await eventually(lambda: len(endpoint.ids) == 13)
 
 
 async def test_a_backlog_that_fills_the_memory_stays_in_the_journal(

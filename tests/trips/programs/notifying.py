@@ -12,6 +12,7 @@ import pathlib
 import sys
 
 from ramet import Agent, AgentRuntime, ScriptedModel
+from ramet.host.journal.journal import TREES
 from ramet.host.notifications import WebhookTarget
 from ramet.host.notifications.delivery_record import DELIVERIES
 from ramet.host.trees.project import Project
@@ -86,13 +87,9 @@ async def main(address: str, folder: pathlib.Path, url: str, kernel: str, kill: 
     llm = model()
     (folder / "pid").write_text(str(os.getpid()))
     async with AgentRuntime(store=store, grace_s=1.0, notify={"hook": webhook(url)}) as runtime:
-        if (folder / "started").exists():
-            await runtime.resume(llm=llm, tools=[pay], agents=[lead(llm)])
-        else:
-            agents = Project.open(None, user_dir=None)
-            handle = await runtime.spawn(lead(llm), "lead", tools=[pay], agents=agents)
-            await handle.run.context.wait_persisted()
-            (folder / "started").write_text(handle.id)
+        await runtime.resume(llm=llm, tools=[pay], agents=[lead(llm)])
+        if not await store.list(TREES):
+            await runtime.spawn(lead(llm), "lead", tools=[pay], agents=Project.open(None, user_dir=None))
         await finish(runtime, folder)
         await wait_recorded(runtime, store)
     (folder / "finished").write_text(str(os.getpid()))

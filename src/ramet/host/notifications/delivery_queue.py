@@ -44,6 +44,7 @@ class Entry:
     seq: int = 0
     approval: str = ""  #: the question that it is about
     size: int = 0
+    is_moot: bool = False  #: answered during an attempt: if that fails, it is the last one
 
     def __post_init__(self) -> None:
         self.size = _OVERHEAD + len(self.notification.as_json())
@@ -64,7 +65,7 @@ class DeliveryQueue:
 
     def __init__(self, name: str, target: NotificationTarget, deliver: Deliver, clock: Clock) -> None:
         self.name, self.target = name, target
-        self.outcomes: Counter[str] = Counter()  #: delivered | failed (an attempt) | expired | dropped
+        self.outcomes: Counter[str] = Counter()  #: delivered | failed (an attempt) | answered | expired | dropped
         self.on_room: Callable[[], None] = lambda: None  #: called when there is room again
         self.has_stopped = False  #: the target is gone, and its settings say that this ends it
         self._deliver, self._clock = deliver, clock
@@ -105,10 +106,12 @@ class DeliveryQueue:
         self.outcomes["dropped"] += 1
 
     def take_back(self, should_go: Callable[[Entry], bool]) -> list[Entry]:
-        """Remove and return the waiting notifications that `should_go`. One that is being tried stays."""
+        """Remove and return the waiting notifications that `should_go`. One that is being tried is not tried again."""
         gone = list[Entry]()
         for run in list(self._runs.values()):
             first = run.entries[0] if run.is_busy else None
+            if first is not None and should_go(first):
+                first.is_moot = True
             leaving = [each for each in run.entries if each is not first and should_go(each)]
             if leaving:
                 if first is None and leaving[0] is run.entries[0] and run.failures:
@@ -153,9 +156,12 @@ class DeliveryQueue:
         entry, delay, is_mine = run.entries[0], 0.0, True
         try:
             outcome = await self._try(run, entry)
+            if not outcome and entry.is_moot:
+                outcome = "answered"
             if outcome:
                 is_mine = await entry.record(entry)
-                self._count(outcome, entry)
+                if is_mine:
+                    self._count(outcome, entry)
             else:
                 delay = self._backoff_s(run.failures)
         finally:

@@ -61,6 +61,7 @@ class Notifier:
         self._longest = timedelta(seconds=max((each.max_age_s for each in targets.values()), default=0))
         self._trees: dict[str, TreeDeliveries] = {}
         self._last_seqs: dict[str, int] = {}  #: newest event of each tree that began here, by root
+        self._attached: set[str] = set()  #: roots of trees whose events are reported here
         self._works: asyncio.Queue[Callable[[], Coroutine[Any, Any, None]]] = asyncio.Queue()
         self._is_searching = journal is not None  #: what earlier processes left is not known yet
         self._unfinished = 0  #: works that wait or are under way
@@ -121,6 +122,7 @@ class Notifier:
     def on_event(self, event: Event, *, is_new: bool) -> None:
         """Take an event of a tree of this runtime. `is_new` says that the tree's first event was reported here."""
         root = event.root
+        self._attached.add(root)
         if is_new:
             self._last_seqs[root] = event.seq
         if tag_of(event) not in TAGS:
@@ -140,12 +142,13 @@ class Notifier:
     def on_close(self, root: str) -> None:
         """Forget a tree that has closed, once its notifications are delivered; one of a journal ends differently."""
         if self._journal is None:
+            self._attached.discard(root)
             self._last_seqs.pop(root, None)
             tree = self._trees.get(root)
             if tree is not None and tree.is_done:
                 del self._trees[root]
             elif tree is not None:
-                tree.close(self._clock.now())
+                tree.close(self._clock.now(), was_reported=True)
 
     def _new_tree(self, root: str) -> TreeDeliveries:
         record = None if self._journal is None else RecordWriter(self._journal.store, root, lambda: self._id)
@@ -172,9 +175,10 @@ class Notifier:
 
     def _on_tree_over(self, root: str, ended: datetime) -> None:
         """Forget a tree that is over, once everything is delivered."""
-        tree = self._trees.get(root)
+        tree, was_reported = self._trees.get(root), root in self._attached
+        self._attached.discard(root)
         if tree is not None:
-            tree.close(ended)
+            tree.close(ended, was_reported=was_reported)
             if tree.is_lost:
                 del self._trees[root]
 
@@ -259,7 +263,7 @@ class Notifier:
             if self._trees.get(tree.root) is tree:
                 del self._trees[tree.root]
         elif facts.over and facts.ended is not None:  # Otherwise its end is reported here.
-            tree.close(facts.ended)
+            tree.close(facts.ended, was_reported=True)
 
     async def _finish(self, store: Store, tree: TreeDeliveries) -> None:
         """Note that everything of a tree was delivered up to its end, and remove its record."""

@@ -78,9 +78,13 @@ class TreeDeliveries:
         """Return whether another notifier delivers the rest."""
         return self.record is not None and self.record.is_lost
 
-    def close(self, ended: datetime | str) -> None:
-        """Note that the tree is over: nothing more is reported."""
+    def close(self, ended: datetime | str, *, was_reported: bool) -> None:
+        """Note that the tree is over: nothing more is reported. If it `was_reported`, all its events were."""
         self.closed_at = ended
+        for line in self._lines.values():
+            if not was_reported and self._is_ready and self.record is not None:
+                line.is_behind = True
+                self._on_behind(self, line.queue)
         self._check_done()
 
     def is_behind(self, queue: DeliveryQueue) -> bool:
@@ -147,6 +151,7 @@ class TreeDeliveries:
             for entry in line.queue.take_back(lambda each: each.approval == answered_id and each.order == event.run):
                 line.waiting.discard(entry.seq)
                 line.delivered.add(entry.seq)
+                line.queue.outcomes["answered"] += 1
             return True
         target = line.queue.target
         if event.seq in line.delivered or not target.accepts(event):
