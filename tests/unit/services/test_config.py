@@ -437,7 +437,7 @@ def test_the_example_settings_are_accepted() -> None:
     settings = "\n".join(line for line in suggested if line.partition(":")[0] in Config.__struct_fields__)
     settings_given = yaml.safe_load(settings)
     of_pods = {"namespace", "base_image", "registry_url", "kubeconfig", "pods"}
-    assert set(settings_given) == {"working_dir", "store", "listen", "token"} | of_pods
+    assert set(settings_given) == {"working_dir", "store", "listen", "token", "notify"} | of_pods
     settings_given |= {f"pods.{name}": value for name, value in settings_given.pop("pods").items()}
     config = load(EXAMPLE, {}, settings_given)
     assert (config.token, config.pods.dial) == (SecretReference("env", "MY_TOKEN"), TcpAddress("10.0.0.7", 8471))
