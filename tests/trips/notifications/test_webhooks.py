@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ramet import Agent, AgentRuntime, ScriptedModel, Session
+from ramet import Agent, AgentRuntime, Limits, ScriptedModel, Session
 from ramet.concurrency.clock import FakeClock, SystemClock
 from ramet.core.errors import InvalidValue
-from ramet.core.events import Event
+from ramet.core.events import LimitPaused
 from ramet.core.outcome import Status
 from ramet.host.egress.dial import Lookup
 from ramet.host.notifications import CallbackTarget, CommandTarget, Notification, WebhookTarget, delivery_queue
@@ -60,6 +60,11 @@ def target(endpoint: Receiver, **options: Any) -> WebhookTarget:
 def agent(name: str = "helper", *, says: str = "done") -> Agent:
     """Return an agent that answers at once."""
     return Agent(name=name, model=ScriptedModel([says]))
+
+
+def look() -> str:
+    """Look."""
+    return "nothing"
 
 
 NOTE = Notification(id="run-1-2", kind="ended", time=SystemClock().now(), text="main ended: completed & <!channel>")
@@ -131,36 +136,46 @@ async def test_a_question_is_sent_with_masked_arguments_and_the_command_that_ans
     assert "http" not in post.data.decode()
 
 
-async def test_a_limit_that_pauses_is_sent_by_its_tag() -> None:
-    """The event is known by the tag `limit_paused`, and its amounts are in the text."""
+async def test_a_limit_that_pauses_is_sent_with_the_command_that_raises_it(
+    endpoint: Receiver, tmp_path: pathlib.Path
+) -> None:
+    """The run goes on once the limit is raised, and only its end is sent after that."""
+    limits = Limits(model_calls=1, at_limit="pause")
+    async with AgentRuntime(tmp_path, notify={"hook": target(endpoint)}) as runtime:
+        lead = Agent(name="lead", model=ScriptedModel([Call("look", {}), "done"]))
+        handle = await runtime.spawn(lead, "go", tools=[look], limits=limits)
+        await eventually(lambda: endpoint.accepted)
+        await handle.raise_limits(Limits(model_calls=2))
+        assert (await handle.result()).value == "done"
+        await eventually(lambda: len(endpoint.accepted) == 2)
 
-    class Paused(Event, frozen=True, kw_only=True, tag="limit_paused"):
-        resource: str
-        asked: float
-        left: float
-        scope: str
+    body = endpoint.accepted[0].body
+    assert {name: body[name] for name in ("kind", "run", "resource", "asked", "left", "scope")} == {
+        "kind": "paused",
+        "run": handle.id,
+        "resource": "model_calls",
+        "asked": 1,
+        "left": 0,
+        "scope": "main",
+    }
+    assert body["command"] == f"ramet raise {handle.id} --calls AMOUNT"
+    assert "needs 1, 0 left" in body["text"]
+    assert body["command"] in body["text"]
+    assert endpoint.accepted[1].body["kind"] == "ended"
 
-    event = Paused(
-        root="run-1", run="run-2", path="main/b", agent="b", seq=9, resource="usd", asked=2.5, left=1.0, scope="main"
+
+def test_the_command_that_raises_a_limit_names_the_run_whose_limit_it_is() -> None:
+    """The ids of the waiting run and of the root are known; of another run, the path is."""
+    event = LimitPaused(
+        root="run-1", run="run-3", path="main/b/c", agent="c", seq=9, resource="tool_calls", asked=1, left=0, scope=""
     )
-    sent = NotificationWriter().from_event(event)
+    commands = []
+    for scope in ("main", "main/b", "main/b/c"):
+        sent = NotificationWriter().from_event(replace(event, scope=scope))
+        assert sent is not None
+        commands.append(sent.command)
 
-    assert sent is not None
-    assert target(Receiver(port=1), kinds=["paused"]).accepts(event)
-    assert not target(Receiver(port=1), kinds=["ended"]).accepts(event)
-    assert (sent.id, sent.kind, sent.resource, sent.asked, sent.left, sent.scope) == (
-        "run-1-9",
-        "paused",
-        "usd",
-        2.5,
-        1.0,
-        "main",
-    )
-    assert "needs 2.5, 1 left" in sent.text
-    assert sent.command == "ramet raise run-1 --usd AMOUNT"
-    own = NotificationWriter().from_event(replace(event, scope="main/b", resource="model_calls"))
-    assert own is not None
-    assert own.command == "ramet raise run-2 --calls AMOUNT"
+    assert commands == [f"ramet raise {id} --tool-calls AMOUNT" for id in ("run-1", "ID of main/b", "run-3")]
 
 
 async def test_slack_gets_a_text_in_which_nothing_is_a_mention(endpoint: Receiver) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, RunEnded
+from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, LimitPaused, RunEnded
 from ramet.host.argument_preview import preview, shorten
 from ramet.host.observability.redaction import STARS, Redaction, names_secret
 from ramet.store.contract import KernelInfo
@@ -74,14 +74,12 @@ class NotificationWriter:
     def from_event(self, event: Event, *, with_text: bool = False) -> Notification | None:
         """Return the notification about an event; None for an event that no kind is about."""
         self._redaction.read_environment()
-        match tag_of(event):
-            case "approval_asked":
-                assert isinstance(event, ApprovalAsked), "its tag says so"
+        match event:
+            case ApprovalAsked():
                 return self._of_approval(event)
-            case "limit_paused":
+            case LimitPaused():
                 return self._of_limit(event)
-            case "run_ended":
-                assert isinstance(event, RunEnded), "its tag says so"
+            case RunEnded():
                 return self._of_end(event, with_text)
             case _:
                 return None
@@ -114,23 +112,21 @@ class NotificationWriter:
             arguments=self._mask(preview(event.args)),
         )
 
-    def _of_limit(self, event: Event) -> Notification:
-        header, scope = self._header(event), self._clean(str(getattr(event, "scope", "")), _MAX_NAME)
-        resource = self._clean(str(getattr(event, "resource", "")), _MAX_NAME)
-        asked, left = getattr(event, "asked", None), getattr(event, "left", None)
+    def _of_limit(self, event: LimitPaused) -> Notification:
+        header, scope = self._header(event), self._clean(event.scope, _MAX_NAME)
         # The event has the path of the run whose limit it is. Only the ids of this run and of the root are known.
         id = event.run if scope == header["path"] else event.root if "/" not in scope else f"ID of {scope}"
-        option = _OPTION_BY_RESOURCE.get(resource, resource.replace("_", "-"))
+        option = _OPTION_BY_RESOURCE.get(event.resource, event.resource.replace("_", "-"))
         command = f"ramet raise {id} --{option} AMOUNT"
-        amounts = f" (needs {asked:g}, {left:g} left)" if asked is not None and left is not None else ""
         return Notification(
             **header,
             kind="paused",
-            text=f"{header['path']} waits at the limit {resource} of {scope}{amounts}.\nRaise it: {command}",
+            text=f"{header['path']} waits at the limit {event.resource} of {scope} (needs {event.asked:g}, "
+            f"{event.left:g} left).\nRaise it: {command}",
             command=command,
-            resource=resource,
-            asked=asked,
-            left=left,
+            resource=event.resource,
+            asked=event.asked,
+            left=event.left,
             scope=scope,
         )
 
