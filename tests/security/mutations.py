@@ -39,6 +39,7 @@ class Mutant(NamedTuple):
 
 LINUX, CHILD, CONFINE = "isolation/linux", "isolation/zygote/child.py", "isolation/confine/gates.py"
 CHANNEL, SPAWNING = ("channel",), ("spawning",)
+NOTIFICATIONS = ("trips/notifications/test_webhooks.py",)
 FILES, PROCESSES, NETWORK, RESOURCES = ("files",), ("processes",), ("network",), ("resources",)
 KEYS, QUESTIONS = ("architecture/test_secret_comparison.py",), ("security/test_approvals_inside.py",)
 
@@ -514,6 +515,15 @@ MUTANTS = (
            tests=SPAWNING),
     Mutant("paths of mounts", "core/policy/rights.py", "        not text.startswith(\"/\")\n        or",
            "        False and", tests=FILES),
+    # ---- notifications
+    Mutant("addresses of webhooks", "host/notifications/webhook.py",
+           "is_listed = target.is_private_allowed(parts)", "is_listed = True", tests=NOTIFICATIONS),
+    Mutant("secrets in notifications", "host/notifications/notification.py",
+           "arguments=self._mask(preview(event.args))", "arguments=preview(event.args)", tests=NOTIFICATIONS),
+    Mutant("keys of commands that are notified", "host/notifications/attempt.py",
+           "env=environment()", "env=dict(os.environ)", tests=NOTIFICATIONS),
+    Mutant("encryption to webhooks", "host/notifications/targets.py",
+           'if parts.scheme == "http" and not', "if False and not", tests=NOTIFICATIONS),
     # ---- what comes back
     Mutant("links not collected", "isolation/workspace/artifacts.py", "    if kind != stat.S_IFREG:\n",
            "    if False:\n",

@@ -32,7 +32,7 @@ from ramet.host.notifications.lost_kernels import KernelWatch
 from ramet.host.notifications.notification import NotificationWriter, tag_of
 from ramet.host.notifications.recovery import TreeFacts, end_facts, newest_seq, unsent_trees
 from ramet.host.notifications.targets import CallbackTarget, CommandTarget, NotificationTarget, WebhookTarget
-from ramet.host.notifications.tree_deliveries import TAGS, JournalFeeder, TreeDeliveries
+from ramet.host.notifications.tree_deliveries import TAGS, JournalFeeder, TreeDeliveries, TreeListener
 from ramet.store.contract import Store
 
 _WORKERS: Final = 16  #: records that are taken or removed at a time
@@ -68,8 +68,6 @@ class Notifier:
         self._kernels_changed = asyncio.Event()
         self._serving: asyncio.Task[None] | None = None
         self._has_failed = False  #: the store failed
-        if journal is not None:
-            journal.over_listeners.append(self._on_tree_over)
 
     @property
     def tree_facts(self) -> dict[str, Any]:
@@ -84,7 +82,7 @@ class Notifier:
 
     def attach(self, recorder: Recorder) -> Listener:
         """Send notifications about a tree from now on."""
-        listener = _TreeListener(self)
+        listener = TreeListener(self.on_event, self.on_close)
         return listen(recorder, listener.on_event, listener.on_close)
 
     def start(self) -> None:
@@ -119,7 +117,7 @@ class Notifier:
 
     # ---- events
 
-    def on_event(self, event: Event, *, is_new: bool) -> None:
+    def on_event(self, event: Event, is_new: bool) -> None:
         """Take an event of a tree of this runtime. `is_new` says that the tree's first event was reported here."""
         root = event.root
         self._attached.add(root)
@@ -204,6 +202,8 @@ class Notifier:
     async def _begin(self, stack: ExitStack, group: asyncio.TaskGroup) -> None:
         if self._journal is None:
             return
+        self._journal.over_listeners.append(self._on_tree_over)
+        stack.callback(self._journal.over_listeners.remove, self._on_tree_over)
         await self._journal.open()
         store = self._journal.store
         if "@" not in self._id:
@@ -271,23 +271,6 @@ class Notifier:
             await change_tree(store, tree.root, **end_facts(tree.last_seq, tree.closed_at))
         if tree.record is not None:
             await tree.record.remove()
-
-
-class _TreeListener:
-    """The listener to one tree: it knows the number of the tree's newest event."""
-
-    def __init__(self, notifier: Notifier) -> None:
-        self._notifier = notifier
-        self._first_seq, self._root = 0, ""
-
-    def on_event(self, event: Event) -> None:
-        if not self._root:
-            self._first_seq, self._root = event.seq, event.root
-        self._notifier.on_event(event, is_new=self._first_seq == 1)
-
-    def on_close(self) -> None:
-        if self._root:
-            self._notifier.on_close(self._root)
 
 
 def _deliver(target: NotificationTarget, clock: Clock) -> Deliver:

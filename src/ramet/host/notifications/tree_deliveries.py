@@ -204,6 +204,26 @@ class TreeDeliveries:
             self._on_done(self)
 
 
+class TreeListener:
+    """The listener to one tree's recorder: it knows the tree's root, and whether the tree began here."""
+
+    def __init__(self, report: Callable[[Event, bool], None], close: Callable[[str], None]) -> None:
+        """Set `report`, called with each event and whether the tree's first event was one, and `close`."""
+        self._report, self._close = report, close
+        self._first_seq, self._root = 0, ""
+
+    def on_event(self, event: Event) -> None:
+        """Pass an event on."""
+        if not self._root:
+            self._first_seq, self._root = event.seq, event.root
+        self._report(event, self._first_seq == 1)
+
+    def on_close(self) -> None:
+        """Pass on that the tree was closed, unless it had no event."""
+        if self._root:
+            self._close(self._root)
+
+
 class JournalFeeder:
     """A reader that fills the queue of one target from the journal, one tree after the other."""
 
