@@ -55,6 +55,7 @@ class Provider:
         self.client_left = asyncio.Event()  #: a client left in the middle of a reply
         self.hold: asyncio.Event | None = None  #: where set, no request is answered before it is
         self.refusals: dict[str, str] = {}  #: fields that are refused with HTTP 400, and what is said of each
+        self.failure_headers: dict[str, str] = {}  #: sent with each answer that is a `Fail`
         self._dialogue = Dialogue(script)
         self._arrivals = asyncio.Condition()
         self._models: list[BaseChatModel] = []
@@ -129,7 +130,9 @@ class Provider:
         step = line.step
         if isinstance(step, Fail):
             status = step.error if isinstance(step.error, int) else 400
-            headers = {} if step.retry_after_s is None else {"retry-after": f"{step.retry_after_s:g}"}
+            headers = dict(self.failure_headers)
+            if step.retry_after_s is not None:
+                headers["retry-after"] = f"{step.retry_after_s:g}"
             await answer.send(status, wire.error(status, str(step.error)), headers)
         elif isinstance(step, Cut | Hang):
             await self._break_off(step, wire, request.body, answer)

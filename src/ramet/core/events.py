@@ -128,6 +128,14 @@ class ModelRetried(Event, frozen=True, kw_only=True, tag="model_retried"):
     wait_s: float = 0.0
 
 
+class QuotaReached(Event, frozen=True, kw_only=True, tag="quota_reached"):
+    """The provider of a model refuses all requests until a stated time: the run waits, and its next request follows."""
+
+    model: str
+    until: datetime
+    wait_s: float  #: seconds until then
+
+
 class TextDelta(Event, frozen=True, kw_only=True, tag="text_delta"):
     """A part of the text of an incomplete message; provisional."""
 
@@ -412,6 +420,7 @@ AnyEvent = (
     | ModelAsked
     | ModelCharged
     | ModelRetried
+    | QuotaReached
     | TextDelta
     | MessageDiscarded
     | MessageRecorded

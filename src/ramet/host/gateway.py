@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from datetime import timedelta
 from functools import cached_property
+from http import HTTPStatus
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -14,13 +16,14 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from ramet.concurrency.clock import Clock
 from ramet.core.budget import Hold
-from ramet.core.errors import InvalidValue
-from ramet.core.events import MessageDiscarded, ModelRetried
+from ramet.core.errors import InvalidValue, ModelFailed
+from ramet.core.events import MessageDiscarded, ModelRetried, QuotaReached
 from ramet.host.charging import Account, ForeignCharge, Provider
 from ramet.models.call import Bound, bind, complete, merge, output_limit, stream_reply
 from ramet.models.prices import PRICES, Price
 from ramet.models.providers.credentials import check_key
 from ramet.models.providers.stream_usage import UsageRefused
+from ramet.models.quota_line import QuotaWindow
 from ramet.models.rate_limit import RateLimiter, Retry, RetryPolicy
 from ramet.models.resolve import model_name, resolve
 from ramet.models.retries import without_retries
@@ -120,16 +123,17 @@ class _Port:
         Raises BudgetExceeded before a request that does not fit, ModelFailed after the last attempt.
         """
         bound_tools = self._bind_tools(request)
+        self._restore_window(context.quota)
         call = _Call(self, context, request, bound_tools)
         if not bound_tools.bound.streams:
-            yield await self._limiter.call(call.attempt_whole, before_wait=call.note_retry)
+            yield await call.run(call.attempt_whole)
             return
         pieces: asyncio.Queue[AIMessageChunk | None] = asyncio.Queue()
         call.pieces = pieces
 
         async def run() -> AIMessage:
             try:
-                return await self._limiter.call(call.attempt_stream, before_wait=call.note_retry)
+                return await call.run(call.attempt_stream)
             finally:
                 pieces.put_nowait(None)
 
@@ -144,6 +148,16 @@ class _Port:
                 await asyncio.wait([task])
             if not task.cancelled():
                 task.exception()  # Mark the exception as retrieved, even if the reader has left.
+
+    def _restore_window(self, quota: QuotaReached | None) -> None:
+        """Wait for the rest of a window that an earlier process met: its provider is not asked before."""
+        if quota is None or quota.model != self.name or self._limiter.line.window is not None:
+            return
+        # The clock may have been set meanwhile: the rest is not longer than the whole was.
+        rest_s = min((quota.until - self._clock.now()).total_seconds(), quota.wait_s)
+        if rest_s > 0:
+            reason = "its quota was used up in an earlier process"
+            self._limiter.line.close(rest_s, ModelFailed(self.name, reason, status=HTTPStatus.TOO_MANY_REQUESTS))
 
     def _bind_tools(self, request: ModelRequest) -> _BoundTools:
         key = tuple(map(id, request.tools))  # `_BoundTools` keeps the tools, so that no id is reused
@@ -166,6 +180,12 @@ class _Call:
         self._account = Account(port.provider, context, request, lambda: bound_tools.schema_bytes)
         self._usage = True  #: False once an attempt was refused because it asked for the usage of its stream
         self.pieces: asyncio.Queue[AIMessageChunk | None] | None = None
+
+    async def run(self, attempt: Callable[[int], Awaitable[AIMessage]]) -> AIMessage:
+        """Make attempts by the rules of the model's limiter, until there is a reply. Raises the last ModelFailed."""
+        return await self._port._limiter.call(
+            attempt, before_wait=self.note_retry, on_window=self.note_window, in_line=self._wait_in_line
+        )
 
     async def attempt_whole(self, attempt: int) -> AIMessage:
         """Make one attempt that receives the reply in one piece."""
@@ -226,6 +246,17 @@ class _Call:
             attempt=retry.attempt,
             wait_s=round(retry.wait_s, 3),
         )
+
+    def note_window(self, window: QuotaWindow) -> None:
+        """Record until when the provider refuses all requests."""
+        clock = self._port._clock
+        wait_s = round(window.until_s - clock.monotonic(), 3)
+        self._context.emit(
+            QuotaReached, model=self._port.name, until=clock.now() + timedelta(seconds=wait_s), wait_s=wait_s
+        )
+
+    async def _wait_in_line(self, wait: Awaitable[None]) -> None:
+        await (wait if self._context.wait_without_time is None else self._context.wait_without_time(wait))
 
     async def _reserve(self, attempt: int) -> tuple[Hold, int | None]:
         """Return a reservation that is recorded durably before any request is sent."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
-from math import isfinite
+from http import HTTPStatus
 from typing import Final
 
 from ramet.core.errors import ModelFailed
 from ramet.models.error_causes import description, is_malformed, is_program_error, was_never_sent
+from ramet.models.retry_after import quota_reset_s, retry_after_s
 
 #: Statuses after which the same request may succeed. The SDKs also retry 408 and 409 (lock timeout).
 RETRYABLE_STATUSES: Final = frozenset({408, 409, 425, 429})
@@ -64,7 +64,7 @@ def translate(
     codes = tuple(_error_codes(error))
     status = _status(error, codes)
     retryable = _is_retryable(error, status, codes)
-    wait_s = retry_after_s(_headers(error), now or datetime.now(UTC)) if retryable else None
+    wait_s = _wait_s(error, status, now or datetime.now(UTC)) if retryable else None
     unsent = status is None and (
         (asks_once and was_never_sent(error)) or not (has_waited or _is_connection_error(error))
     )
@@ -81,30 +81,12 @@ def is_overflow(error: Exception) -> bool:
     return cause is not None and any(cls.__name__ == "ContextOverflowError" for cls in type(cause).__mro__)
 
 
-def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """Return the seconds of Retry-After (seconds or an HTTP date) or retry-after-ms; None without such a header."""
-    for name, unit_s in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        text = headers.get(name) or headers.get(name.title())
-        if text is None:
-            continue
-        try:
-            seconds = float(text) * unit_s
-        except ValueError:
-            date = _http_date(str(text))
-            if date is None:
-                continue
-            seconds = (date - now).total_seconds()
-        if isfinite(seconds):
-            return max(0.0, seconds)
-    return None
-
-
-def _http_date(text: str) -> datetime | None:
-    try:
-        date = parsedate_to_datetime(text)
-    except ValueError:
-        return None
-    return date if date.tzinfo else date.replace(tzinfo=UTC)
+def _wait_s(error: Exception, status: int | None, now: datetime) -> float | None:
+    headers = _headers(error)
+    wait_s = retry_after_s(headers, now)
+    if wait_s is None and status == HTTPStatus.TOO_MANY_REQUESTS:
+        wait_s = quota_reset_s(headers, _body(error), now)
+    return wait_s
 
 
 def _status(error: Exception, codes: tuple[str, ...]) -> int | None:
@@ -152,6 +134,12 @@ def _codes_in(part: Mapping[str, object]) -> Iterator[str]:
         code = part.get(key)
         if isinstance(code, str):
             yield code
+
+
+def _body(error: Exception) -> object:
+    """Return the body of an answer as data, where the SDK keeps it; google.genai: `details`."""
+    body = getattr(error, "body", None)
+    return body if body is not None else getattr(error, "details", None)
 
 
 def _headers(error: Exception) -> Mapping[str, str]:

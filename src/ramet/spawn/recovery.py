@@ -246,6 +246,7 @@ def _restore_run(
     run.limit_pause = replay.limit_pause
     run.raised_limits = {each.key: limits_from(each.add) for each in replay.raised}
     run.subtree, run.context.usage, run.context.steps = replay.subtree, replay.usage, replay.steps
+    run.context.quota = replay.quota
     for each in replay.conversation:
         if each.kind not in KINDS:
             raise InvalidValue("message.type", each.kind, "one of " + ", ".join(sorted(KINDS)))

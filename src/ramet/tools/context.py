@@ -20,7 +20,7 @@ from ramet.concurrency.mailbox import Mailbox
 from ramet.concurrency.slots import Slot, Slots
 from ramet.core.budget import Budget
 from ramet.core.errors import BudgetExceeded
-from ramet.core.events import BudgetRefused, Event
+from ramet.core.events import BudgetRefused, Event, QuotaReached
 from ramet.core.ids import CallId, StepId, step_id
 from ramet.core.limits import Limits
 from ramet.core.outcome import NO_USAGE, Usage
@@ -125,6 +125,8 @@ class Hooks(Protocol):
 
 #: The access to a model: reserves, waits for the rate limiter, retries, settles. Yields chunks, then the message.
 Ask: TypeAlias = "Callable[[ToolUseContext, ModelRequest], AsyncGenerator[AIMessageChunk | AIMessage]]"
+#: Waits for something that no run can hasten: meanwhile the run has no slot, and its time stands.
+WaitWithoutTime: TypeAlias = "Callable[[Awaitable[None]], Awaitable[None]]"
 #: Reserves a request that does not use `Ask`, and records it. Raises BudgetExceeded, and Unknown for an unknown price.
 Meter: TypeAlias = "Callable[[ToolUseContext, ForeignRequest], Charge]"
 
@@ -245,6 +247,8 @@ class ToolUseContext:
     hooks: Hooks | None = None
     wait_at_limit: WaitAtLimit | None = None  #: None: a limit ends the run
     meter: Meter | None = None  #: for models that another framework calls; None: none here
+    wait_without_time: WaitWithoutTime | None = None  #: None: there is no slot and no time to give back
+    quota: QuotaReached | None = None  #: the window that it waited for in a process that has ended
     approve: Approve | None = None
     safety: Safety | None = None  #: None: calls are not voted on
     permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, which every call must pass

@@ -37,7 +37,7 @@ class Decision:
     async def _wait(self) -> str:
         context = current()
         tree = cast(RunTree, context.tree)
-        await tree.supervisor.time_stops.while_held(tree.register.runs[context.run.id], self.made.wait())
+        await tree.supervisor.time_stops.while_waiting(tree.register.runs[context.run.id], self.made.wait())
         return "decided"
 
 
@@ -84,7 +84,7 @@ async def test_time_that_stands_moves_the_end() -> None:
         assert (await handle.result()).status is Status.TIMEOUT
 
 
-async def test_the_time_of_a_run_that_waits_only_for_held_runs_stands() -> None:
+async def test_the_time_of_a_run_that_waits_only_for_such_runs_stands() -> None:
     """It goes on as soon as one run below works, and stands again when that run waits as well."""
     clock, decision, gate = FakeClock(), Decision(), Gate()
     plan = {
@@ -141,7 +141,7 @@ async def test_the_time_of_a_run_that_also_waits_for_a_person_counts() -> None:
         assert (await handle.result()).status is Status.TIMEOUT
 
 
-async def test_an_idle_run_that_waits_for_a_held_child_has_its_time() -> None:
+async def test_an_idle_run_that_waits_for_such_a_child_has_its_time() -> None:
     """A run that has answered and waits for its background child ends at its limit only by time that counts."""
     clock, decision, gate = FakeClock(), Decision(), Gate()
     plan = {

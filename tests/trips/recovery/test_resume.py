@@ -44,9 +44,9 @@ def make_store(request: pytest.FixtureRequest, tmp_path: pathlib.Path) -> Iterat
 
 
 @asynccontextmanager
-async def lost_runtime(store: Store, clock: Clock | None = None) -> AsyncIterator[AgentRuntime]:
+async def lost_runtime(store: Store, clock: Clock | None = None, **settings: Any) -> AsyncIterator[AgentRuntime]:
     """A runtime whose process is killed at the end of the block: nothing it does after that is recorded."""
-    runtime = AgentRuntime(store=store, clock=clock, grace_s=0.1)
+    runtime = AgentRuntime(store=store, clock=clock, grace_s=0.1, **settings)
     await runtime.start()
     yield runtime
     assert runtime.journal is not None

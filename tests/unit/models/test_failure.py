@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from ramet.models.errors import retry_after_s, translate
+from ramet.models.errors import translate
+from ramet.models.retry_after import quota_reset_s, retry_after_s
 
 NOW = datetime(2026, 11, 20, 12, 0, 0, tzinfo=UTC)
 
@@ -136,3 +137,87 @@ def test_the_reason_is_short_and_on_one_line() -> None:
     assert "\n" not in failure.reason
     assert len(failure.reason) < 600
     assert failure.model == "gpt-5"
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"x-ratelimit-reset-requests": "6m0s"}, 360.0),
+        ({"x-ratelimit-reset-tokens": "1h2m3.5s"}, 3723.5),
+        ({"x-ratelimit-reset-tokens": "17ms"}, 0.017),
+        ({"x-ratelimit-reset-tokens": "1d"}, 86_400.0),
+        ({"x-ratelimit-remaining-requests": "0", "x-ratelimit-reset-requests": "8s",
+          "x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "90s"}, 90.0),
+        ({"x-ratelimit-remaining-requests": "9", "x-ratelimit-reset-requests": "2h0m0s",
+          "x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "90s"}, 90.0),
+        ({"x-ratelimit-reset-requests": "2h", "x-ratelimit-reset-tokens": "90s"}, 90.0),
+        ({"anthropic-ratelimit-requests-reset": "2026-11-20T12:05:00Z"}, 300.0),
+        ({"anthropic-ratelimit-input-tokens-reset": "2026-11-20T13:05:00+01:00"}, 300.0),
+        ({"anthropic-ratelimit-tokens-reset": "2026-11-20T11:00:00Z"}, 0.0),
+        ({"anthropic-ratelimit-unified-reset": str(int(NOW.timestamp()) + 7200)}, 7200.0),
+        ({"x-ratelimit-reset-requests": "soon"}, None),
+        ({"x-ratelimit-reset-requests": "nan"}, None),
+        ({"x-ratelimit-reset-requests": "1e300"}, None),
+        ({"x-ratelimit-reset-requests": "9999d"}, None),
+        ({"x-ratelimit-reset-requests": "9" * 5000 + "s"}, None),
+        ({"x-ratelimit-reset-requests": ""}, None),
+        ({"anthropic-ratelimit-tokens-reset": "9999-12-31T23:59:59Z"}, None),
+        ({}, None),
+    ],
+)  # fmt: skip
+def test_the_resets_of_limits_are_read(headers: dict[str, str], seconds: float | None) -> None:
+    """Durations, times and numbers are accepted; what no provider means gives no wait."""
+    assert quota_reset_s(headers, None, NOW) == seconds
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [({"retry-after": str(33 * 86_400)}, None), ({"retry-after": "1" * 400}, None), ({"retry-after": "7200"}, 7200.0)],
+)
+def test_a_wait_of_more_than_a_month_is_a_mistake(headers: dict[str, str], seconds: float | None) -> None:
+    """It counts as none, so that our own waits apply."""
+    assert retry_after_s(headers, NOW) == seconds
+
+
+def google_error(*details: Any) -> dict[str, Any]:
+    """Return the body of a refusal of Google."""
+    return {"error": {"code": 429, "status": "RESOURCE_EXHAUSTED", "details": list(details)}}
+
+
+RETRY_INFO = {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": "34.07s"}
+PER_DAY = {"violations": [{"quotaId": "GenerateRequestsPerDayPerProjectPerModel-FreeTier"}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "seconds"),
+    [
+        (google_error(RETRY_INFO), 34.07),
+        ([google_error(RETRY_INFO)], 34.07),
+        (google_error({"violations": [{"quotaId": "GenerateRequestsPerMinute"}]}, RETRY_INFO), 34.07),
+        (google_error(PER_DAY, RETRY_INFO), 20 * 3600.0),
+        (google_error({"retryDelay": "-1s"}), None),
+        (google_error({"retryDelay": 3}, {"violations": "PerDay"}, "PerDay"), None),
+        (google_error(), None),
+        ("busy", None),
+        (None, None),
+    ],
+)
+def test_the_details_of_google_are_read(body: object, seconds: float | None) -> None:
+    """The delay of RetryInfo counts; a quota of a day is back at midnight in California, eight hours behind UTC."""
+    assert quota_reset_s({}, body, NOW) == seconds
+
+
+def test_resets_count_only_for_a_refusal_of_a_limit() -> None:
+    """Each answer has these headers: after a server error they say nothing about the next request."""
+    headers = {"x_ratelimit_reset_requests": "6m0s"}
+    assert translate(answer(429, **headers), "m", NOW).retry_after_s == 360
+    assert translate(answer(500, **headers), "m", NOW).retry_after_s is None
+
+
+@pytest.mark.parametrize("code", ["insufficient_quota", "billing_hard_limit_reached"])
+def test_an_empty_account_does_not_come_back_by_itself(code: str) -> None:
+    """Its headers may name a time; the request is not repeated all the same."""
+    refusal = answer(429, retry_after="60", x_ratelimit_reset_requests="6m0s")
+    refusal.__dict__["body"] = {"code": code, "type": code}
+    failure = translate(refusal, "m", NOW)
+    assert (failure.retryable, failure.retry_after_s) == (False, None)

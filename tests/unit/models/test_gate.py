@@ -111,22 +111,22 @@ async def test_other_errors_are_raised_unchanged() -> None:
 
 
 async def test_retry_after_holds_for_all_calls() -> None:
-    """One call is told to wait seven seconds: no call asks before, whether it waits already or comes later."""
+    """One call is told to wait four seconds: no call asks before, whether it waits already or comes later."""
     clock = FakeClock()
     gate = a_gate(clock)
-    provider = Provider(clock, busy_error(retry_after_s=7))
+    provider = Provider(clock, busy_error(retry_after_s=4))
     first = asyncio.create_task(gate.call(provider))
     await wait_until(lambda: clock.sleeping == 1)
 
     siblings = [asyncio.create_task(gate.call(provider)) for _ in range(50)]
     await wait_until(lambda: clock.sleeping == 51)
-    await clock.advance(6.9)
+    await clock.advance(3.9)
     assert len(provider.asked_at) == 1
     assert 0 < gate.closed_for_s < 1
 
     await clock.advance(0.2)
     assert await asyncio.gather(first, *siblings) == ["answer"] * 51
-    assert provider.asked_at == [0, *[7] * 51]
+    assert provider.asked_at == [0, *[4] * 51]
 
 
 async def test_waiting_calls_ask_at_different_times() -> None:
@@ -134,16 +134,16 @@ async def test_waiting_calls_ask_at_different_times() -> None:
     clock = FakeClock()
     chances = iter([0.0, 0.1, 0.9, 0.5, *[0.0] * 10])
     gate = RateLimiter("m", clock=clock, chance=lambda: next(chances), policy=EXACT)
-    provider = Provider(clock, busy_error(retry_after_s=10))
+    provider = Provider(clock, busy_error(retry_after_s=4))
     first = asyncio.create_task(gate.call(provider))
     await wait_until(lambda: clock.sleeping == 1)
     others = [asyncio.create_task(gate.call(provider)) for _ in range(3)]
     await wait_until(lambda: clock.sleeping == 4)
 
-    await clock.advance(12)
+    await clock.advance(6)
     await asyncio.gather(first, *others)
 
-    assert provider.asked_at == [0, 10, 10.1, 10.5, 10.9]
+    assert provider.asked_at == [0, 4, 4.1, 4.5, 4.9]
 
 
 async def test_a_server_error_of_one_call_does_not_stop_the_others() -> None:
@@ -183,7 +183,8 @@ async def test_no_call_waits_longer_than_the_limit() -> None:
         await gate.call(provider)
 
     assert failure.value.retry_after_s == 3600
-    assert gate.closed_for_s == EXACT.patience_s
+    assert "answers again in 3600 s, at 2026-01-01 01:00:00 UTC" in str(failure.value)
+    assert gate.closed_for_s == EXACT.max_wait_s
 
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["at the gate", "between attempts"])
@@ -225,7 +226,7 @@ def test_jitter_shortens_only_our_own_wait() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [{"attempts": 0}, {"jitter": 2.0}, {"jitter": float("nan")}, {"base_s": -1.0}, {"max_s": float("nan")},
-     {"patience_s": float("inf")}],
+     {"max_wait_s": float("inf")}],
 )  # fmt: skip
 def test_an_invalid_policy_is_refused(wrong: dict[str, float]) -> None:
     """The error names its field."""

@@ -43,7 +43,7 @@ async def ps(options: Namespace) -> int:
             row.id,
             one_line(row.shown_path, 80),
             one_line(row.agent, 40),
-            row.state,
+            _state(row),
             formatting.duration(row.seconds(now)),
             f"{formatting.tokens(row.usage.tokens)} tokens, {formatting.money(row.usage.usd)}",
         )
@@ -143,12 +143,19 @@ async def show(options: Namespace) -> int:
     return 0
 
 
+def _state(row: RunRow) -> str:
+    """Return the state of a run, and until when it waits, if that is known."""
+    if row.waits_until is None:
+        return row.state
+    return f"{row.state} ({row.waits_for} until {row.waits_until:%Y-%m-%d %H:%M:%S} UTC)"
+
+
 def _facts(row: RunRow, now: datetime) -> Iterable[tuple[str, str | list[str]]]:
     """Yield the facts of a run, by name; several lines as a list."""
     error = f": {one_line(row.result.error.message, 400)}" if row.result is not None and row.result.error else ""
     yield "run", f"{one_line(row.shown_path)} ({row.id})"
     yield "agent", one_line(row.agent) + (f", model {one_line(row.model)}" if row.model else "")
-    yield "state", row.state + error
+    yield "state", _state(row) + error
     yield (
         "age",
         formatting.duration(row.seconds(now)) + (f", since {row.born:%Y-%m-%d %H:%M:%S} UTC" if row.born else ""),

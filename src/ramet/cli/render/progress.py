@@ -25,6 +25,7 @@ from ramet.core.events import (
     ModelRetried,
     Notice,
     PolicyDecided,
+    QuotaReached,
     RunEnded,
     RunResumed,
     RunRetried,
@@ -77,6 +78,10 @@ def _line(event: Event, model: TreeModel) -> Line | None:
             return Line(f"a later message could not be processed: {event.status}", True)
         case ModelRetried():
             return Line(f"{one_line(event.model, 60)} failed, retried in {event.wait_s:.1f}s: {one_line(event.reason)}")
+        case QuotaReached():
+            return Line(
+                f"waits for the quota of {one_line(event.model, 60)}, until {event.until:%Y-%m-%d %H:%M:%S} UTC"
+            )
         case BudgetRefused():
             return Line(f"budget of {event.scope}: {event.resource} asked {event.asked:g}, left {event.left:g}")
         case LimitPaused():

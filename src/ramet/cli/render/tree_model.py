@@ -14,6 +14,7 @@ from ramet.core.events import (
     MessageRecorded,
     ModelAsked,
     ModelRetried,
+    QuotaReached,
     RunEnded,
     RunSpawned,
     StateChanged,
@@ -118,6 +119,8 @@ class TreeModel:
                 row.phase = "thinks"
             case ModelRetried():
                 row.phase = f"asks again in {event.wait_s:.0f}s" if event.wait_s >= 1 else "asks again"
+            case QuotaReached():
+                row.phase = f"waits for a quota until {event.until:%H:%M:%S} UTC"
             case TextDelta():
                 row.phase = "writes"
             case MessageDiscarded():

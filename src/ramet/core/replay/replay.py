@@ -29,6 +29,7 @@ from ramet.core.events import (
     MessageRecorded,
     ModelAsked,
     ModelCharged,
+    QuotaReached,
     RunEnded,
     RunResumed,
     RunRetried,
@@ -150,9 +151,12 @@ class TreeReplay:
                 run.model_requests[event.step_id] = event
                 run.count_step(event.step_id)
                 run.limit_pause = None
+                run.quota = None
             case ModelCharged():
                 run.model_requests.pop(event.step_id, None)
                 self._spend(run, event.usage)
+            case QuotaReached():
+                run.quota = event
             case BudgetRefused():
                 run.refusal = event
             case LimitPaused():
@@ -177,7 +181,8 @@ class TreeReplay:
                     run.wakes += event.turn > 1  # Until a prompt is recorded in this turn.
                     run.turn_began_at, run.attempt, run.replies = len(run.conversation), 1, 0
                     run.objections = 0
-                    run.exhausted_resource, run.refusal, run.limit_pause = "", None, None
+                    run.exhausted_resource, run.refusal = "", None
+                    run.limit_pause = run.quota = None
                 else:
                     self._charge_open_requests(run)  # The resuming kernel has counted these; readers must, too.
                 run.turn, run.is_in_turn, run.state = event.turn, True, "running"
@@ -187,6 +192,7 @@ class TreeReplay:
                 run.active_time.start(event.at, anew=is_session)  # Each turn of a session has its own time limit.
             case TurnEnded():
                 run.turn_status = event.status
+                run.quota = None
                 run.is_in_turn, run.state = False, "idle"
             case TimeStopped():
                 run.active_time.stop(event.at)

@@ -14,6 +14,7 @@ from ramet.core.events import (
     LimitPaused,
     LimitsRaised,
     ModelAsked,
+    QuotaReached,
     RunSpawned,
     SandboxStarted,
     ToolStarted,
@@ -107,6 +108,7 @@ class RunReplay:
     refusal: BudgetRefused | None = None  #: the last refusal of a budget in its newest turn
     limit_pause: LimitPaused | None = None  #: where it paused last, unless it went on from there
     raised: list[LimitsRaised] = field(default_factory=list)  #: what was added to its limits
+    quota: QuotaReached | None = None  #: the window that its next request to a model waits for
     awaiting_idle: dict[str, str] = field(default_factory=dict)  #: mail ids, and the runs to notify when it is idle
     unread: dict[str, UnreadMail] = field(default_factory=dict)
     mail_ids: list[str] = field(default_factory=list)  #: ids of all mail that it ever received
@@ -174,7 +176,7 @@ class RunReplay:
 
     @property
     def waits_for(self) -> str:
-        """Subject of its wait: `person`, `limit`, `mail`, `start`, `model`, `tool`; empty if it works or has ended."""
+        """Subject of its wait: `person`, `limit`, `mail`, `start`, `quota`, `model`, `tool`; empty if it needs none."""
         if self.is_over:
             return ""
         if any(id not in self.approval_answers for id in self.approvals):
@@ -183,7 +185,14 @@ class RunReplay:
             return "limit"
         if self.state in ("idle", "starting"):
             return "mail" if self.state == "idle" else "start"
+        if self.quota is not None and self.state == "waiting":
+            return "quota"
         return "model" if self.model_requests else "tool" if self.started_calls else ""
+
+    @property
+    def waits_until(self) -> datetime | None:
+        """The stated end of its wait, if there is one."""
+        return self.quota.until if self.quota is not None and self.waits_for == "quota" else None
 
     def count_step(self, step_id: str) -> None:
         """Note that a step was begun: its number is at the end of its id."""

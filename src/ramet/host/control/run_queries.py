@@ -78,6 +78,8 @@ class RunRow(Struct, frozen=True, kw_only=True):
     result: Result | None
     agent_path: str = ""  #: of the agent of a server whose tree it is in: team and name
     ports: dict[str, int] = {}  #: of its policy, by name, while it lives
+    waits_for: str = ""  #: person, mail, start, quota, model or tool; empty if it works, or no process has it
+    waits_until: datetime | None = None  #: the stated end of that wait
 
     @property
     def shown_path(self) -> str:
@@ -269,6 +271,8 @@ def _row(run: RunReplay, children: tuple[str, ...], is_active: bool) -> RunRow:
         ),
         result=run.result,
         ports={} if run.is_over else run.ports,
+        waits_for=run.waits_for if is_active else "",
+        waits_until=run.waits_until if is_active else None,
     )
 
 

@@ -49,6 +49,7 @@ _EVENT_FIELDS: Mapping[type[Event], tuple[str, ...]] = {
     events.IntentionDecided: ("tool", "intention", "committed"),
     events.MailDelivered: ("mail_id", "sender", "kind"),
     events.PolicyDecided: ("adapter", "verdict", "child", "failed"),
+    events.QuotaReached: ("model", "wait_s"),
     events.ResultReused: ("made_by",),
     events.RunRetried: ("attempt", "status", "wait_s"),
     events.SandboxStarted: ("backend", "level", "attempt"),

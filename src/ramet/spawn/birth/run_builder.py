@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 from langchain_core.messages import AIMessage, AIMessageChunk
@@ -111,6 +111,7 @@ class RunBuilder:
             time_started_at=services.clock.monotonic(),
         )
         context.on_usage = run.count
+        context.wait_without_time = partial(self._supervisor.time_stops.while_waiting, run)
         context.on_chunk = lambda chunk: self._pass_on(run, chunk)
         context.slot = Slot(self._register.slots, lambda waits: self._record_waiting(run, waits))
         context.tools = plan.toolset.tools if plan.is_fork else self._with_types(run, plan.toolset.tools)

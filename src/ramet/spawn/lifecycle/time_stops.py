@@ -1,7 +1,7 @@
 """The standstill of time limits: the time of a run that can only wait for a decision, or for a quota, does not count.
 
-The time of a run stands while a run at or below it is held, and nothing there works, starts, or waits for a person. So
-all work below a run counts for its limit. Every stop and every start is recorded, and a replay counts the same time. A
+The time of a run stands while that of a run at or below it is stopped, and nothing there works, starts, or waits for a
+person. So all work below a run counts for its limit. Each standstill is recorded, and a replay counts the same time. A
 detached run is not below its parent.
 """
 
@@ -19,21 +19,21 @@ from ramet.tools.context import current_call
 
 T = TypeVar("T")
 
-#: States of a run whose time counts, whatever is held.
+#: States of a run whose time counts in any case.
 _ACTIVE_STATES = frozenset({State.STARTING, State.RUNNING, State.STOPPING})
 
 
 class TimeStops:
-    """The held runs of one tree. While no run is held, a change of a state costs one test."""
+    """The runs of one tree whose time is stopped. While there are none, a change of a state costs one test."""
 
-    __slots__ = ("_clock", "_holds", "_watch")
+    __slots__ = ("_clock", "_stops", "_watch")
 
     def __init__(self, clock: Clock, watch: Callable[[Run], None]) -> None:
         self._clock = clock
         self._watch = watch  #: watches the time of a run whose end has moved
-        self._holds: dict[Run, int] = {}  #: number of holds, of each held run
+        self._stops: dict[Run, int] = {}  #: number of stops, of each run
 
-    async def while_held(self, run: Run, wait: Awaitable[T], *, is_counted: bool = False) -> T:
+    async def while_waiting(self, run: Run, wait: Awaitable[T], *, is_counted: bool = False) -> T:
         """Wait for something that no run can hasten, and return it: a person's decision, or the quota of a provider.
 
         While the run does nothing else, it has no slot, and its time stands. `is_counted` says that the slot counts the
@@ -46,42 +46,42 @@ class TimeStops:
             slot.begin_calls()
         try:
             key = call.step_id if call is not None and is_in_call and not is_counted else None
-            return await slot.while_waiting(self._hold_during(run, wait), key=key)
+            return await slot.while_waiting(self._stop_during(run, wait), key=key)
         finally:
             if begins_call:
                 slot.end_call()
 
     @contextmanager
-    def held(self, run: Run) -> Iterator[None]:
-        """Hold a run while the context is open: see `hold`."""
-        self.hold(run)
+    def standstill(self, run: Run) -> Iterator[None]:
+        """Stop the time of a run while the context is open: see `stop`."""
+        self.stop(run)
         try:
             yield
         finally:
-            self.release(run)
+            self.start(run)
 
-    def hold(self, run: Run) -> None:
-        """Hold a run: while it only waits, its time stands, and so does that of the runs that only wait for it.
+    def stop(self, run: Run) -> None:
+        """Let the time of a run stand while it only waits, and that of the runs that only wait for it.
 
-        Each hold needs one `release`.
+        Each stop needs one `start`.
         """
-        self._holds[run] = self._holds.get(run, 0) + 1
+        self._stops[run] = self._stops.get(run, 0) + 1
         self._update(run)
 
-    def release(self, run: Run) -> None:
-        """End one hold of a run; with the last one its time goes on."""
-        self._holds[run] -= 1
-        if not self._holds[run]:
-            del self._holds[run]
+    def start(self, run: Run) -> None:
+        """End one stop of a run; with the last one its time goes on."""
+        self._stops[run] -= 1
+        if not self._stops[run]:
+            del self._stops[run]
         self._update(run)
 
     def update(self, run: Run) -> None:
-        """Stop or start the time of a run and of the runs above it, after a change of the run's state."""
-        if self._holds:
+        """Let the time of a run, and of the runs above it, stand or go on after a change of the run's state."""
+        if self._stops:
             self._update(run)
 
-    async def _hold_during(self, run: Run, wait: Awaitable[T]) -> T:
-        with self.held(run):
+    async def _stop_during(self, run: Run, wait: Awaitable[T]) -> T:
+        with self.standstill(run):
             return await wait
 
     def _update(self, run: Run) -> None:
@@ -90,7 +90,7 @@ class TimeStops:
             if each.deadline is None:
                 continue  # Its time is not limited.
             is_active = is_active or any(map(_is_active, each.descendants()))
-            stands = not is_active and any(below in self._holds for below in each.descendants())
+            stands = not is_active and any(below in self._stops for below in each.descendants())
             if stands and each.time_stopped_at is None:
                 each.time_stopped_at = self._clock.monotonic()
                 each.context.emit(TimeStopped)
