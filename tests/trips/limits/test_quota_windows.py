@@ -29,9 +29,9 @@ from tests.support.waiting import eventually
 from tests.trips.kits.isolated import BackendName, backend
 from tests.trips.kits.sessions import Gate, has_no_reservation, of_kind, open_tree_of, run_of, session_events
 from tests.trips.limits.test_resumed_time_limits import CLOCKS
-from tests.trips.recovery.test_resume import lost_runtime
+from tests.trips.recovery.test_resume import MakeStore, lost_runtime, make_store
 
-__all__ = ["backend"]
+__all__ = ["backend", "make_store"]
 
 TWO_HOURS_S = 7200.0
 PATIENT = RetryPolicy(max_wait_s=None)
@@ -121,11 +121,11 @@ async def test_a_longer_wait_than_allowed_fails_at_once_and_says_when_to_come_ba
     assert "answers again in 7200 s, at 2026-01-01 02:00:00 UTC, and max_wait_s is 300" in result.error.message
 
 
-async def test_a_run_that_is_killed_in_a_window_waits_for_its_rest_elsewhere() -> None:
+async def test_a_run_that_is_killed_in_a_window_waits_for_its_rest_elsewhere(make_store: MakeStore) -> None:
     """Half an hour of two hours passes before the kill; the next kernel sends nothing for 90 minutes of its clock."""
-    store, clock, first = MemoryStore(), FakeClock(CLOCKS[1]), Gate("first")
+    clock, first = FakeClock(CLOCKS[1]), Gate("first")
     model = ScriptedModel([[Call("first")], Fail(429, retry_after_s=TWO_HOURS_S)], clock=clock)
-    async with lost_runtime(store, clock, retry=PATIENT) as runtime:
+    async with lost_runtime(make_store(), clock, retry=PATIENT) as runtime:
         agent = Agent(name="slow", model=model)
         handle = await runtime.spawn(agent, "go", tools=[first.tool], limits=Limits(seconds=100))
         await first.entered.wait()
@@ -135,7 +135,7 @@ async def test_a_run_that_is_killed_in_a_window_waits_for_its_rest_elsewhere() -
         await clock.advance(1800)
 
     clock, model = FakeClock(CLOCKS[1] + timedelta(seconds=1860)), ScriptedModel(["There."])
-    async with patient_runtime(clock, store=store) as runtime:
+    async with patient_runtime(clock, store=make_store()) as runtime:
         [handle] = await runtime.resume(llm=model, tools=[first.tool])
         await eventually(lambda: handle.run.time_stopped_at is not None)
         await clock.advance(5399)

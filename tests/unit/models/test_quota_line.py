@@ -153,6 +153,32 @@ async def test_the_next_call_tries_if_the_first_one_has_no_answer(end: str) -> N
     await asyncio.gather(calls[0], return_exceptions=True)
 
 
+async def test_a_call_that_comes_while_the_first_one_tries_waits_for_its_answer() -> None:
+    """Nobody else was in line, so that it would be the first."""
+    clock = FakeClock()
+    provider, limiter = Counter(clock, busy_error(60)), limiter_of(clock)
+    [first] = await in_window(clock, provider, limiter, "a")
+    await clock.advance(60)
+    late = asyncio.create_task(limiter.call(provider.caller("late")))
+    await clock.advance(1)
+    assert provider.requests == [(0, "a"), (60, "a")]
+    provider.open.set()
+    assert await asyncio.gather(first, late) == ["a", "late"]
+
+
+async def test_the_newest_answer_about_a_window_counts() -> None:
+    """After a window that was too long to wait for, a later request hears of a shorter one, and waits."""
+    clock = FakeClock()
+    provider, limiter = Counter(clock, busy_error(7200), busy_error(60), "yes"), limiter_of(clock)
+    with pytest.raises(ModelFailed):
+        await limiter.call(provider.caller("a"))
+    await clock.advance(300)
+    later = asyncio.create_task(limiter.call(provider.caller("b")))
+    await wait_until(lambda: clock.sleeping == 1)
+    await clock.advance(60)
+    assert await later == "yes"
+
+
 async def test_a_call_that_leaves_lets_the_next_one_wait_for_the_end() -> None:
     """The first in line is cancelled in the middle of the window, which ends when it would have ended."""
     clock = FakeClock()

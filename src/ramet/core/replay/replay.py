@@ -192,7 +192,6 @@ class TreeReplay:
                 run.active_time.start(event.at, anew=is_session)  # Each turn of a session has its own time limit.
             case TurnEnded():
                 run.turn_status = event.status
-                run.quota = None
                 run.is_in_turn, run.state = False, "idle"
             case TimeStopped():
                 run.active_time.stop(event.at)
