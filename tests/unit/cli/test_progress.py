@@ -17,9 +17,10 @@ from ramet.core.events import (
     HookFailed,
     Notice,
     PolicyDecided,
+    QuotaReached,
 )
 from tests.unit.cli.golden import assert_golden
-from tests.unit.cli.story import TreeEventWriter, cancelled_story, hostile_story
+from tests.unit.cli.story import TreeEventWriter, at, cancelled_story, hostile_story
 
 
 def log_of(events: list[Event], *, width: int = 80) -> str:
@@ -42,6 +43,7 @@ def rare_events() -> TreeEventWriter:
     writer.add_tool_end("main", 65, "b", "Bash", "denied", "a person said no")
     writer.add(HookFailed, "main", 66, hook="check.sh", event="PreToolUse", reason="timeout")
     writer.add(BudgetRefused, "main", 67, resource="tokens", asked=900, left=100, scope="main")
+    writer.add(QuotaReached, "main", 67, model="openai:gpt", until=at(7267), wait_s=7200.0)
     writer.add(ClampEvent, "main", 68, field="timeout_s", asked=900, given=60)
     adapter_fields = {"adapter": "house rules", "child": "scout"}
     writer.add(PolicyDecided, "main", 68, verdict="allow", **adapter_fields)

@@ -7,9 +7,12 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ramet.cli.operate.ps import _facts
 from ramet.cli.render.tree_model import TreeModel
-from ramet.core.events import Event, RunSpawned, StateChanged, TurnStarted
+from ramet.core.events import Event, QuotaReached, RunSpawned, StateChanged, TurnStarted
 from ramet.core.outcome import Status, Usage
+from ramet.core.replay.replay import TreeReplay
+from ramet.host.control.run_queries import rows_of
 from tests.unit.cli.story import TreeEventWriter, active_story, at, cancelled_story
 
 
@@ -89,3 +92,18 @@ def test_a_function_works_and_does_not_think() -> None:
     writer.add(TurnStarted, "main", 0, turn=1)
 
     assert fold(writer.events).rows["run-main"].activity() == "works"
+
+
+def test_a_run_in_a_quota_window_shows_until_when_it_waits() -> None:
+    """`ps` and `show` name the end in the state; the tree names it as what the run does."""
+    writer = TreeEventWriter()
+    writer.add_spawn("main", 0)
+    writer.add(QuotaReached, "main", 1, model="openai:gpt", until=at(3600), wait_s=3599.0)
+    writer.add(StateChanged, "main", 1, state="waiting")
+    model = fold(writer.events)
+    [row] = rows_of(TreeReplay().apply_all(writer.events), is_active=True)
+
+    assert model.rows["run-main"].activity() == "waits for a quota until 13:00:00 UTC"
+    assert ("state", "waiting (quota until 2026-11-20 13:00:00 UTC)") in list(_facts(row, at(2)))
+    [row] = rows_of(TreeReplay().apply_all(writer.events), is_active=False)
+    assert ("state", "interrupted") in list(_facts(row, at(2)))
