@@ -239,6 +239,27 @@ def client_of(server: Provider, name: str, **fields: Any) -> BaseChatModel:
     return make(**fields)
 
 
+async def test_a_conversation_in_a_sandbox_that_is_killed_in_a_window_waits_for_its_rest(
+    tmp_path: pathlib.Path,
+) -> None:
+    """Its sandbox ends with the kernel; the next one sends nothing before the window has ended."""
+    store, clock = MemoryStore(), FakeClock()
+    where: dict[str, Any] = {"working_dir": tmp_path, "backend": "local", "store": store}
+    agent = Agent(name="slow", model=ScriptedModel([Fail(429, retry_after_s=TWO_HOURS_S)]))
+    async with lost_runtime(clock=clock, retry=PATIENT, **where) as runtime:
+        handle = await runtime.spawn(agent, "go", policy=Policy(timeout_seconds=100))
+        await eventually(lambda: handle.run.time_stopped_at is not None)
+
+    clock, model = FakeClock(clock.now() + timedelta(hours=1)), ScriptedModel(["There."])
+    async with patient_runtime(clock, **where) as runtime:
+        [handle] = await runtime.resume(llm=model)
+        await eventually(lambda: handle.run.time_stopped_at is not None)
+        await clock.advance(3599)
+        assert model.requests == []
+        await clock.advance(1)
+        assert (await handle.result()).value == "There."
+
+
 async def test_a_conversation_in_a_sandbox_waits_for_its_quota(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """Its process stays, its slot and its time are free, and its turn goes on where it was."""
     clock = FakeClock()
