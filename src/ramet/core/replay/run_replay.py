@@ -176,7 +176,10 @@ class RunReplay:
 
     @property
     def waits_for(self) -> str:
-        """Subject of its wait: `person`, `limit`, `mail`, `start`, `quota`, `model`, `tool`; empty if it needs none."""
+        """Subject of its wait, empty if it works or has ended.
+
+        It is `person`, `limit`, `mail`, `start`, `quota`, `model` or `tool`.
+        """
         if self.is_over:
             return ""
         if any(id not in self.approval_answers for id in self.approvals):

@@ -79,9 +79,9 @@ class Supervisor:
         if was_paused is (run.state is State.PAUSED):
             self.time_stops.update(run)
         elif was_paused:
-            self.time_stops.release(run)
+            self.time_stops.start(run)
         else:
-            self.time_stops.hold(run)
+            self.time_stops.stop(run)
         for report in self._register.on_state:
             report()
         if failed is not None:
