@@ -160,6 +160,17 @@ def pods(folder: pathlib.Path) -> Backend:
     return dialing_backend(RunFolders(folder).root)
 
 
+def limited(trip: str, *, takes_over: bool = False) -> Trip:
+    """Return a trip that pauses at a limit, or one that takes the tree of such a trip over."""
+
+    async def begin(runtime: AgentRuntime, folder: pathlib.Path) -> Handle | None:
+        from tests.chaos import limited as trips  # The client of a provider is imported here only.
+
+        return await (trips.take_over if takes_over else trips.begin)(runtime, folder, trip)
+
+    return begin
+
+
 Trip = Callable[[AgentRuntime, pathlib.Path], Awaitable[Handle | None]]
 TRIPS: dict[str, tuple[Trip, BackendName | Callable[[pathlib.Path], Backend] | None]] = {
     "models": (tree_of_models, None),
@@ -178,16 +189,19 @@ TRIPS: dict[str, tuple[Trip, BackendName | Callable[[pathlib.Path], Backend] | N
     "stopped": (stopped, outliving),
     "stopped late": (partial(stopped, late=True), outliving),
     "schedule": (schedule, None),
+    **{f"limited {trip}": (limited(trip), None) for trip in ("one", "nested", "hundred")},
+    "limited talk": (limited("talk"), "local"),
+    **{f"limited {trip} taken over": (limited(trip, takes_over=True), None) for trip in ("one", "nested", "hundred")},
 }
 
 
 async def main(trip: str, folder: pathlib.Path, kill: Kill | None, server: list[str]) -> None:
     """Resume the trees of the journal, or begin the trip."""
-    store = _store(folder, server)
-    make_deadly(store, kill, folder / "deaths")
+    store = None if (folder / "alone").exists() else _store(folder, server)
     begin, backend_spec = TRIPS[trip]
     backend = backend_spec(folder) if callable(backend_spec) else backend_spec
     async with AgentRuntime(folder, store=store, grace_s=1.0, backend=backend) as runtime:
+        make_deadly(store or _own_store(runtime), kill, folder / "deaths")
         print("up", flush=True)  # noqa: T201 - whoever kills at a random moment counts from here
         handle = await begin(runtime, folder)
         if handle is not None:
@@ -196,11 +210,17 @@ async def main(trip: str, folder: pathlib.Path, kill: Kill | None, server: list[
         await OutlivingBackend(RunFolders(folder).root).end()
 
 
+def _own_store(runtime: AgentRuntime) -> Store:
+    """Return the store of a runtime with a journal of its own, and so with a control socket."""
+    assert runtime.journal is not None
+    return runtime.journal.store
+
+
 def _store(folder: pathlib.Path, server: list[str]) -> Store:
     if server:
         from ramet.store.postgres import PostgresStore
 
-        return PostgresStore(server[0], schema=server[1])
+        return PostgresStore(server[0], schema=server[1], kernel=server[2] if len(server) > 2 else "kernel")
     from ramet.store.sqlite.store import SqliteStore
 
     disk = folder / "disk"  # A small one, if there is one.

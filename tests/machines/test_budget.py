@@ -20,12 +20,14 @@ from ramet.core.errors import BudgetExceeded, InvalidValue
 from ramet.core.limits import RESOURCES, Amount, Limits
 
 ALL = range(len(RESOURCES))
+at_limits = st.sampled_from([None, None, "end", "pause"])
 limits = st.builds(
     Limits,
     tokens=st.none() | st.integers(0, 60),
     usd=st.none() | st.integers(0, 48).map(lambda quarters: quarters / 4),
     model_calls=st.none() | st.integers(0, 6),
     tool_calls=st.none() | st.integers(0, 4),
+    at_limit=at_limits,
 )
 slices = st.builds(
     Limits,
@@ -33,6 +35,7 @@ slices = st.builds(
     usd=st.none() | st.integers(0, 12).map(lambda quarters: quarters / 4),
     model_calls=st.none() | st.integers(0, 3),
     tool_calls=st.none() | st.integers(0, 2),
+    at_limit=at_limits,
 )
 amounts = st.builds(
     Amount,
@@ -54,10 +57,17 @@ class Scope:
     parent: Scope | None
     closed: bool = False
     slices: list[Fraction] = field(default_factory=list)  #: of each resource: what counts above while it is open
+    given: Limits = field(default_factory=Limits)
+    raised: list[Fraction] = field(default_factory=lambda: [Fraction(0)] * len(RESOURCES))
 
     def limit(self, which: int) -> Fraction | None:
-        value = getattr(self.real.limits, RESOURCES[which])
-        return None if value is None else Fraction(value)
+        value = getattr(self.given, RESOURCES[which])
+        return None if value is None else Fraction(value) + self.raised[which]
+
+    @property
+    def pauses(self) -> bool:
+        """True if it says so, or says nothing and the scope above pauses: it keeps nothing for a last word."""
+        return self.given.at_limit == "pause" if self.given.at_limit else self.parent is not None and self.parent.pauses
 
     def owner(self, which: int) -> Scope | None:
         scope: Scope | None = self
@@ -105,9 +115,11 @@ class BudgetTree(RuleBasedStateMachine):
         return total
 
     def final_answer_reserve(self, scope: Scope, which: int) -> Fraction:
-        limit = scope.limit(which) or Fraction(0)
+        limit = Fraction(getattr(scope.given, RESOURCES[which]) or 0)  # A raise adds nothing to what is kept.
         reserve = Fraction(0)
-        if RESOURCES[which] == "tokens":
+        if scope.pauses:
+            pass
+        elif RESOURCES[which] == "tokens":
             reserve = min(Fraction(int(limit) // 10), Fraction(FINAL_ANSWER_TOKENS))
         elif RESOURCES[which] == "usd":
             reserve = limit / 10
@@ -144,7 +156,7 @@ class BudgetTree(RuleBasedStateMachine):
 
     @initialize(given=limits)
     def begin(self, given: Limits) -> None:
-        self.scopes.append(Scope(Budget(given, scope="0"), None))
+        self.scopes.append(Scope(Budget(given, scope="0"), None, given=given))
 
     @rule(above=indexes, given=slices)
     def open(self, above: int, given: Limits) -> None:
@@ -157,7 +169,7 @@ class BudgetTree(RuleBasedStateMachine):
             self.check_refusal(refusal, refusing)
         else:
             assert refusing is None, "given more than was free"
-            self.scopes.append(Scope(real, parent, slices=[Fraction(each) for each in grant]))
+            self.scopes.append(Scope(real, parent, slices=[Fraction(each) for each in grant], given=given))
 
     @rule(scope_index=indexes, amount=amounts, is_final_answer=st.booleans())
     def reserve(self, scope_index: int, amount: Amount, is_final_answer: bool) -> None:

@@ -14,6 +14,18 @@ from ramet.core.lifecycle import LIVE_STATES, TERMINAL_STATES, Effect, Fact, Sta
 ONCE_A_LIFE = (Effect.REFUND, Effect.CLOSE_MAIL, Effect.RELEASE, Effect.RECORD_END, Effect.NOTIFY)
 
 
+#: What may end a pause: a wait that ended is another call of the run, which goes on. Mail and a start do not end one.
+ENDS_A_PAUSE = {
+    Fact.PAUSE_ENDED,
+    Fact.WAIT_ENDED,
+    Fact.TURN_OVER,
+    Fact.STOP_ASKED,
+    Fact.PARENT_STOPS,
+    Fact.FINISHED,
+    Fact.CUT_OFF,
+}
+
+
 class Lifecycle(RuleBasedStateMachine):
     """Run, with what its supervisor would have done by now."""
 
@@ -38,6 +50,12 @@ class Lifecycle(RuleBasedStateMachine):
         if before in TERMINAL_STATES and not (before is State.ENDED and fact is Fact.RESUMED):
             assert self.state in TERMINAL_STATES, "only mail to a finished run brings one back"
             assert set(effects) <= {Effect.FORGET}, "an effect after the end"
+        if self.state is State.PAUSED and before is not State.PAUSED:
+            assert fact is Fact.PAUSE_BEGAN, "only a limit or a person pauses"
+            assert Effect.RECORD_STATE in effects, "a pause that nobody sees"
+        if before is State.PAUSED and self.state is not State.PAUSED:
+            assert fact in ENDS_A_PAUSE, f"{fact} ended a pause"
+            assert Effect.START_TURN not in effects, "a pause ends in the middle of its turn"
         if before is State.STOPPING:
             assert self.state in TERMINAL_STATES | {State.STOPPING}, "what was told to stop went on"
         for effect in effects:
