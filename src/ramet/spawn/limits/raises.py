@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ramet.core.arguments import check_instance
 from ramet.core.errors import InvalidValue
 from ramet.core.events import LimitsRaised
 from ramet.core.limits import RESOURCES, Amount, Limits
@@ -17,6 +18,8 @@ def raise_limits(supervisor: Supervisor, run: Run, add: Limits, key: str = "") -
     A key that was used for the same raise adds nothing. Raises InvalidValue, and BudgetExceeded if the scope above has
     not that much free; nothing is changed then.
     """
+    check_instance("add", add, Limits, "ramet.Limits")
+    check_instance("key", key, str, "text")
     if len(key) > MAX_KEY or not key.isprintable():
         raise InvalidValue("key", key[:MAX_KEY], f"at most {MAX_KEY} printable characters")
     known = run.raised_limits.get(key) if key else None
