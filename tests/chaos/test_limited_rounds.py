@@ -157,27 +157,27 @@ async def test_a_command_that_is_repeated_after_a_kill_raises_once(phase: str, t
             run = (tmp_path / "begun").read_text()
             code, words = await _raise(run, tmp_path)
             assert await kernel.end() == -signal.SIGKILL, kernel.words
-            assert code != 0, "the answer came from a dead kernel"
+            assert code != 0 or phase == "after", "the answer came before the record"
             assert "Traceback" not in words
             again = await start("limited one", tmp_path)
             orphans.expect(again.pid)
-            await _paused(tmp_path, GIVEN, again=True)
+            await _paused(tmp_path, GIVEN + (0 if phase == "before" else RAISE), again=True)
             for _ in range(3):
                 code, words = await _raise(run, tmp_path)
                 assert code == 0, words
                 assert re.search(r"\b8\b", words), words
-            await eventually(lambda: model.count == GIVEN + RAISE)
             await _paused(tmp_path, GIVEN + RAISE)
             again.kill()
             await again.end()
             await orphans.wait_ended()
-    calls = calls_at_raises(the_tree(await read_events(tmp_path / ".ramet")))
-    assert (calls[""].limit, calls[""].asked, model.count) == (GIVEN + RAISE,) * 3
+    calls = calls_at_raises(the_tree(await read_events(tmp_path / ".ramet")))[""]
+    assert (calls.limit, calls.asked) == (GIVEN + RAISE, GIVEN + RAISE)
+    assert calls.replied <= model.count <= calls.asked, "a call that the kill cut off counts, sent or not"
 
 
 async def _paused(folder: pathlib.Path, limit: int, *, again: bool = False) -> None:
     """Wait until a pause at so many calls is on record, and the kernel listens; `again`, after its tree is resumed."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(30):
         while not (await _is_paused(folder, limit) and (not again or await _answers(folder))):  # noqa: ASYNC110 - of
             await asyncio.sleep(0.02)  # another process
 
