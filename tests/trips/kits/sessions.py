@@ -126,7 +126,7 @@ async def follow_events(session: Session, **options: bool) -> AsyncIterator[list
 def is_tree_idle(session: Session) -> bool:
     """Return whether the root is idle and every other run has ended, which then stays so."""
     root, *others = session.runs()
-    return root.state == "idle" and all(view.state in set(Status) for view in others)
+    return root.state == "idle" and all(view.state in set(Status) - {Status.PAUSED} for view in others)
 
 
 def scopes(session: Session) -> list[Budget]:

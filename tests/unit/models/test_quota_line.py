@@ -163,7 +163,7 @@ async def test_a_call_that_comes_while_the_first_one_tries_waits_for_its_answer(
     await clock.advance(1)
     assert provider.requests == [(0, "a"), (60, "a")]
     provider.open.set()
-    assert await asyncio.gather(first, late) == ["a", "late"]
+    assert [*await asyncio.gather(first, late)] == ["a", "late"]
 
 
 async def test_the_newest_answer_about_a_window_counts() -> None:
