@@ -87,6 +87,7 @@ class SyncKernel:
     events = iterating(OperatorClient.events)
     send = blocking(OperatorClient.send)
     stop = blocking(OperatorClient.stop)
+    raise_limits = blocking(OperatorClient.raise_limits)
     read_file = blocking(OperatorClient.read_file)
     keep = blocking(OperatorClient.keep)
     sessions = blocking(OperatorClient.sessions)
