@@ -77,6 +77,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     tuple[Vote, ...]: st.lists(st.builds(Vote, voter=text, verdict=text, reason=text), max_size=3).map(tuple),
     tuple[int | dict[str, Any], ...]: st.lists(st.integers(0, 9) | st.just({"type": "human"}), max_size=3).map(tuple),
     dict[str, Any]: st.dictionaries(text, plain, max_size=3),
+    dict[str, int | float]: st.dictionaries(text, counts | numbers, max_size=3),
     Usage: usages,
     Usage | None: st.none() | usages,
     ErrorInfo | None: st.none() | errors,
@@ -120,6 +121,7 @@ def test_event_types_are_stable_names() -> None:
     assert sorted(str(kind.__struct_config__.tag) for kind in KINDS) == sorted(
         """agent_created approval_answered approval_asked budget_refused clamped clock_stepped command_run compacted
         endpoint_asked folder_lost hook_failed intention_decided intention_recorded
+        limit_paused limits_raised
         mail_delivered mail_pushed message_discarded message_recorded model_asked model_charged model_retried notice
         policy_decided quota_reached result_reused run_ended run_resumed
         run_retried run_spawned sandbox_started state_changed state_committed text_delta threshold_crossed time_started

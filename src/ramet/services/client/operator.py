@@ -122,7 +122,7 @@ class OperatorClient:
         return await self._transport.call(endpoints.STOP_RUN, id, waits=True, reason=reason)
 
     async def raise_limits(
-        self, id: str, *, key: str = "", idempotency_key: str | None = None, **add: float
+        self, /, id: str, *, key: str = "", idempotency_key: str | None = None, **add: float
     ) -> Mapping[str, Any]:
         """Add to the limits of a run, such as `usd=2`, and return the new ones; a repeated `key` adds nothing.
 
