@@ -15,9 +15,11 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.tools import StructuredTool
 
 from ramet import Agent, AgentRuntime, Limits, Policy
+from ramet.agent.from_recipe import agent_of
 from ramet.core import events
-from ramet.core.errors import BudgetExceeded, RametError
+from ramet.core.errors import BudgetExceeded, InvalidValue, RametError
 from ramet.core.events import LimitPaused, LimitsRaised
+from ramet.core.recipe import Recipe
 from ramet.host.sandbox.sandboxes import BackendName
 from ramet.models.scripted.dialogue import Call, Script
 from ramet.spawn.handle import Handle
@@ -297,3 +299,13 @@ async def test_a_child_gets_no_more_than_its_parent_has_free(tmp_path: pathlib.P
         assert server.count == 4
         await handle.cancel()
         assert all(above.reserved_amount(name) == 0 for name in ("model_calls", "tool_calls"))
+
+
+def test_an_agent_that_agents_make_cannot_pause_by_its_own_limits() -> None:
+    """Time stands for who waits at a limit: an agent must not arrange that for itself, or for the run that asks it."""
+    with pytest.raises(InvalidValue) as refusal:
+        agent_of(Recipe(name="sleeper", limits={"model_calls": 0, "at_limit": "pause"}))
+    assert refusal.value.field == "limits.at_limit"
+
+    written = Agent(name="sleeper", limits=Limits(model_calls=1, at_limit="pause")).recipe()
+    assert dict(written.limits) == {"model_calls": 1}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from ramet.agent.capabilities.task import Task
@@ -10,13 +9,14 @@ from ramet.agent.definition import Agent
 from ramet.agent.schemas.work_budget import count_steps
 from ramet.agent.typed.from_schema import TypeReader
 from ramet.core.errors import InvalidValue
-from ramet.core.limits import Limits
+from ramet.core.limits import RESOURCES, Limits
 from ramet.core.recipe import Recipe
 
 
 def agent_of(recipe: Recipe, **more: Any) -> Agent:
     """Return a definition with the tasks of a recipe; the caller sets what it may use. Raises InvalidValue."""
-    known_names = {each.name for each in dataclasses.fields(Limits)}
+    # Not `at_limit`: time stands for who waits at a limit, and an agent must not arrange that for itself.
+    known_names = {*RESOURCES, "seconds"}
     unknown = sorted(set(recipe.limits) - known_names)
     if unknown:
         raise InvalidValue(f"limits.{unknown[0]}", recipe.limits[unknown[0]], ", ".join(sorted(known_names)))

@@ -6,7 +6,6 @@ agent with declarations can be found by its name in this process, as the root of
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import sys
 import types
@@ -122,7 +121,7 @@ class DeclaresCapabilities:
 
     def recipe(self) -> Recipe:
         """Return the agent as data, with its content hash. Raises InvalidValue if a part cannot be recorded."""
-        limits = {name: value for name, value in dataclasses.asdict(self.limits).items() if value is not None}
+        limits = {name: value for name, value in self.limits.as_data().items() if name != "at_limit"}
         tools = [each if isinstance(each, str) else each.name for each in self.tool_entries or ()]
         listed_tools = {each.name for each in self.capabilities if each.type == "tool"}
         return Recipe(
