@@ -27,6 +27,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 MODULES = (
     "cloudpickle",
     "langchain_core.tracers.langchain",
+    "langchain_openai",
     "langsmith.run_helpers",
     "psycopg",
     "ramet.agent.composition.graph",
