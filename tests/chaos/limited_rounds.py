@@ -229,11 +229,14 @@ def _check_pauses(tree_events: Sequence[Event], *, cancels: bool) -> None:
     """Check that a pause is on record before each raise, as an event and as a state.
 
     A run that is not reached by a raise stays paused, and records no further pause. So with many runs in line, one
-    pause before the first raise is enough.
+    pause before the first raise is enough. After a kill a raise is repeated at once: the pause that led to it may not
+    have reached the disk.
     """
     stay_paused = len({each.run for each in tree_events if isinstance(each, events.LimitPaused)}) > RAISE
     is_paused, was_shown, raised = False, False, list[str]()
     for each in tree_events:
+        if isinstance(each, events.RunResumed):
+            is_paused = was_shown = True
         is_paused |= isinstance(each, events.LimitPaused)
         was_shown |= isinstance(each, events.StateChanged) and each.state == "paused"
         if isinstance(each, events.LimitsRaised):

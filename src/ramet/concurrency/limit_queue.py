@@ -22,7 +22,7 @@ T = TypeVar("T")
 class QueuedRequest(Generic[T]):
     """A request in line."""
 
-    __slots__ = ("_attempt", "_on_change", "budget", "future", "is_exhausted", "refusal")
+    __slots__ = ("_attempt", "_on_change", "budget", "future", "is_exhausted", "is_recorded", "refusal")
 
     def __init__(self, budget: Budget, attempt: Callable[[], T], on_change: Callable[[], None]) -> None:
         self.budget, self._attempt, self._on_change = budget, attempt, on_change
@@ -30,6 +30,7 @@ class QueuedRequest(Generic[T]):
         self.refusal: BudgetExceeded | None = None  #: the newest
         #: True if it, or one before it in line, would not fit after all requests under way have returned their rest.
         self.is_exhausted = False
+        self.is_recorded = False  #: its pause here is on record
 
     def attempt(self) -> T:
         """Make the reservation. Raises BudgetExceeded."""
@@ -87,7 +88,7 @@ class _ScopeLines:
         owner.waiting, owner.on_change = [0] * len(RESOURCES), self._schedule
 
     def add(self, request: QueuedRequest[Any], refusal: BudgetExceeded) -> None:
-        request.refusal = refusal
+        request.refusal, request.is_recorded = refusal, False
         line = self._lines.setdefault(refusal.resource, deque())
         line.append(request)
         self._count(refusal.resource)
@@ -128,6 +129,10 @@ class _ScopeLines:
 
     def _try(self, request: QueuedRequest[Any], resource: str) -> bool:
         """Try the first request of a line; return whether it left the line."""
+        if request.future.done():  # Its waiter was cancelled, and leaves the line a moment later.
+            self._lines[resource].popleft()
+            self._count(resource)
+            return True
         granted: Any = None
         problem: BaseException | None = None
         self._owner.served_resource = resource

@@ -39,7 +39,7 @@ class Budget:
 
     __slots__ = (
         "_final_answer_reserve",
-        "_lent_amounts",
+        "_kept_amounts",
         "_limit",
         "_owner",
         "_reserved_amounts",
@@ -71,7 +71,7 @@ class Budget:
         ]
         self._spent_amounts: list[float] = [0] * len(RESOURCES)
         self._reserved_amounts: list[float] = [0] * len(RESOURCES)
-        self._lent_amounts: list[float] = [0] * len(RESOURCES)  #: of the reserved amounts, those of scopes below
+        self._kept_amounts: list[float] = [0] * len(RESOURCES)  #: of the reserved amounts, those that may last
         self._final_answer_reserve: list[float] = [0] * len(RESOURCES)
         if not self.pauses:
             calls, tokens, usd = limits.model_calls, limits.tokens, limits.usd
@@ -139,10 +139,10 @@ class Budget:
     def can_fit(self, resource: str, requested: float) -> bool:
         """Return whether `requested` would fit here if all requests that are under way cost nothing.
 
-        Amounts of scopes below count as used: such a scope may last.
+        Amounts that are kept count as used: those of scopes below, and those of work that itself waits for others.
         """
         index = RESOURCES.index(resource)
-        under_way = self._reserved_amounts[index] - self._lent_amounts[index]
+        under_way = self._reserved_amounts[index] - self._kept_amounts[index]
         return requested <= self._free(index, False) + under_way + _TOLERANCE
 
     def raise_limits(self, amount: Amount) -> None:
@@ -244,10 +244,7 @@ class Budget:
         """Hold an amount for a scope below. Raises BudgetExceeded."""
         with self.passing_lines() if passes_line else nullcontext():
             hold = self.reserve(amount)
-        hold.is_lent = True
-        for index, lent in enumerate(amount):
-            if lent and (owner := self._owner[index]) is not None:
-                owner._lent_amounts[index] += lent
+        hold.keep()
         return hold
 
     def _is_queue(self, index: int) -> bool:
@@ -284,11 +281,11 @@ class Hold:
     Only the first call of `settle` or `refund` counts; later calls do nothing.
     """
 
-    __slots__ = ("_budget", "_reserve_part", "amount", "is_lent", "is_open")
+    __slots__ = ("_budget", "_reserve_part", "amount", "is_kept", "is_open")
 
     def __init__(self, budget: Budget, amount: Amount, reserve_part: Amount = _ZERO) -> None:
         self._budget, self.amount, self.is_open = budget, amount, True
-        self.is_lent = False  #: it is the slice of a scope below
+        self.is_kept = False  #: it may last: nobody should wait for its rest
         self._reserve_part = reserve_part  #: the part that came from the reserve for a last answer
 
     def settle(self, actual: Amount) -> None:
@@ -310,6 +307,16 @@ class Hold:
         """Return the hold; nothing was used."""
         self.settle(_ZERO)
 
+    def keep(self) -> None:
+        """Let the hold count as used for others that wait here: its work may last. Idempotent."""
+        if self.is_kept or not self.is_open:
+            return
+        self.is_kept = True
+        for index, owner in enumerate(self._budget._owner):
+            if owner is not None and self.amount[index]:
+                owner._kept_amounts[index] += self.amount[index]
+                owner._report_change()
+
     def add(self, other: Hold) -> None:
         """Take over the amount of another hold of the same scope."""
         other.is_open = False
@@ -322,8 +329,8 @@ class Hold:
                 continue
             reserved, used = self.amount[index], actual[index]
             owner._reserved_amounts[index] -= reserved
-            if self.is_lent:
-                owner._lent_amounts[index] -= reserved
+            if self.is_kept:
+                owner._kept_amounts[index] -= reserved
             owner._spent_amounts[index] += used
             while (
                 owner.is_closed and owner.parent is not None

@@ -113,6 +113,7 @@ class _Port:
         self.name = limiter.name
         self.provider = Provider(self.name, requests, lambda: output_limit(self._model), prices)
         self._limiter = limiter
+        self.was_answered = False  #: the model has answered this process: windows of earlier ones are over
         self._clock = clock
         self.window: int | None = (self._model.profile or {}).get("max_input_tokens")
         self._bound_tools: dict[tuple[int, ...], _BoundTools] = {}
@@ -124,6 +125,7 @@ class _Port:
         """
         bound_tools = self._bind_tools(request)
         self._restore_window(context.quota)
+        context.quota = None  # Once: what this process hears of its provider is newer.
         call = _Call(self, context, request, bound_tools)
         if not bound_tools.bound.streams:
             yield await call.run(call.attempt_whole)
@@ -151,7 +153,8 @@ class _Port:
 
     def _restore_window(self, quota: QuotaReached | None) -> None:
         """Wait for the rest of a window that an earlier process met: its provider is not asked before."""
-        if quota is None or quota.model != self.name or self._limiter.line.window is not None:
+        is_known = self.was_answered or self._limiter.line.window is not None
+        if quota is None or quota.model != self.name or is_known:
             return
         # The clock may have been set meanwhile: the rest is not longer than the whole was.
         rest_s = min((quota.until - self._clock.now()).total_seconds(), quota.wait_s)
@@ -183,9 +186,11 @@ class _Call:
 
     async def run(self, attempt: Callable[[int], Awaitable[AIMessage]]) -> AIMessage:
         """Make attempts by the rules of the model's limiter, until there is a reply. Raises the last ModelFailed."""
-        return await self._port._limiter.call(
+        reply = await self._port._limiter.call(
             attempt, before_wait=self.note_retry, on_window=self.note_window, in_line=self._wait_in_line
         )
+        self._port.was_answered = True
+        return reply
 
     async def attempt_whole(self, attempt: int) -> AIMessage:
         """Make one attempt that receives the reply in one piece."""

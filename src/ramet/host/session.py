@@ -375,8 +375,11 @@ class Session(Generic[T]):
 
         Returns the result of the turn, or None if there is none.
         """
-        if self._paused_turn is not None:
-            return await asyncio.shield(self._paused_turn)
+        if (paused_turn := self._paused_turn) is not None:
+            result = await asyncio.shield(paused_turn)
+            if self._paused_turn is paused_turn:  # It is told once: the next turn is another one.
+                self._paused_turn = None
+            return result
         if (turn := self.listen()) is None:
             return None
         async for _ in turn:
@@ -408,7 +411,7 @@ class Session(Generic[T]):
             await self._open_tree.tree.supervisor.interrupt(run, "the reader left")
             turn.close()
             raise
-        if result is not None:
+        if (result := result or turn.result) is not None:  # It may have ended a moment later.
             return result
         turn.stop_reading()
         self._paused_turn = asyncio.get_running_loop().create_future()

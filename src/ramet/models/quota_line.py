@@ -1,8 +1,9 @@
 """The line of the calls to one model while its provider refuses all of them until a stated time: a quota window.
 
-The calls go on in the order in which they came. At the end of the window the first one sends its request alone. If the
-provider answers, all others follow; if it states a later time, that call is the first in line again. Nothing here has a
-task of its own: the first call in line sleeps, and the others wait for it.
+The calls go on in the order in which they came. At the end of the window the first one sends its request alone, and the
+next one `PROBE_S` later, if there is no answer until then. If the provider answers, all others follow; if it states a
+later time, that call is the first in line again. Nothing here has a task of its own: the first call in line sleeps, and
+the others wait for it.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Final, NamedTuple
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import ModelFailed
 
+#: Seconds after which the next call goes, too, if the first one has no answer: it may wait for a slot, or for a limit.
+PROBE_S: Final = 5.0
 #: The end of a window must move by more than this before those in line hear of it: many calls are refused together.
 _REPORTED_S: Final = 1.0
 
@@ -48,7 +51,7 @@ class QuotaLine:
     def __init__(self, clock: Clock, max_wait_s: float | None) -> None:
         self._clock, self._max_wait_s = clock, max_wait_s
         self._line: deque[Place] = deque()
-        self._probe: Place | None = None  #: the call whose request is under way alone
+        self._probes: dict[Place, float] = {}  #: calls whose requests are under way alone, and since when
         self.window: QuotaWindow | None = None  #: the window that no answer has ended yet
 
     @property
@@ -58,16 +61,17 @@ class QuotaLine:
 
     def is_closed_for(self, place: Place) -> bool:
         """Return whether a call must wait in line before its next request."""
-        return self.window is not None and place is not self._probe
+        return self.window is not None and place not in self._probes
 
     def refuse(self, place: Place, failure: ModelFailed) -> float:
         """Put a call in line that was refused until a later time; return the seconds until then.
 
         Raises ModelFailed, which says when to come back, if the call would have to wait for too long.
         """
-        old, is_probe = self.window, place is self._probe
+        old, is_probe = self.window, place in self._probes
         if is_probe:  # Its answer is the newest that the provider gave.
-            self.window = self._probe = None
+            self.window = None
+            self._probes.clear()
         window = self.close(failure.retry_after_s or 0.0, failure)
         if is_probe or old is None or window.until_s > old.until_s + _REPORTED_S:
             for each in self._line:
@@ -91,7 +95,7 @@ class QuotaLine:
     def join(self, place: Place) -> None:
         """Put a call in line, and report the window to it. Raises ModelFailed if it would have to wait for too long."""
         window = self.window
-        if window is None or place is self._probe:
+        if window is None or place in self._probes:
             return
         if window.probed_at_s > self._clock.monotonic():
             self._check(place, window)
@@ -105,28 +109,45 @@ class QuotaLine:
         """Wait until this call may send its request. Raises ModelFailed if it would have to wait for too long."""
         while self.is_closed_for(place):
             self.join(place)
-            remaining_s = self.closed_for_s
-            if place is not self._line[0] or self._probe is not None:
+            if place is not self._line[0]:
                 place.woken = asyncio.get_running_loop().create_future()
                 await place.woken
-            elif remaining_s > 0:
-                await self._clock.sleep(remaining_s)
+            elif (remaining_s := max(self.closed_for_s, self._probe_rest_s)) > 0:
+                await self._sleep(place, remaining_s)
             else:
-                self._probe = self._line.popleft()
+                self._probes[self._line.popleft()] = self._clock.monotonic()
+                if self._line:
+                    _wake(self._line[0])
+
+    @property
+    def _probe_rest_s(self) -> float:
+        """Seconds until the next call may go, too: the one before it is slow, or waits for something else first."""
+        return max(self._probes.values(), default=float("-inf")) + PROBE_S - self._clock.monotonic()
+
+    async def _sleep(self, place: Place, seconds: float) -> None:
+        """Sleep, at most until the call is woken."""
+        place.woken = asyncio.get_running_loop().create_future()
+        sleep = asyncio.ensure_future(self._clock.sleep(seconds))
+        sleep.add_done_callback(lambda _: _wake(place))
+        try:
+            await place.woken  # Not the sleep: who is woken together with others keeps the order.
+        finally:
+            sleep.cancel()
 
     def note_answer(self, place: Place) -> None:
         """Note that a call was answered. If it was the first after a window, all others follow in order."""
-        if place is not self._probe:
+        if place not in self._probes:
             return
         line, self._line = self._line, deque()
-        self._probe = self.window = None
+        self.window = None
+        self._probes.clear()
         for each in line:
             _wake(each)
 
     def leave(self, place: Place) -> None:
         """Take a call out of the line, and let the next one take its place. Idempotent."""
-        if place is self._probe:
-            self._probe = None
+        if place in self._probes:
+            del self._probes[place]
         elif place in self._line:
             self._line.remove(place)
         if self._line:

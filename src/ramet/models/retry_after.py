@@ -93,7 +93,7 @@ def _seconds(text: str, now: datetime) -> float | None:
 def _http_date(text: str) -> datetime | None:
     try:
         date = parsedate_to_datetime(text)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     return date if date.tzinfo else date.replace(tzinfo=UTC)
 

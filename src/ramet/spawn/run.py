@@ -92,6 +92,7 @@ class RunSandbox:
     was_started: bool = False  #: its folder may hold files
     current: Sandbox | None = None  #: set while a process of it lives
     served_ports: ServedPorts = field(default_factory=ServedPorts)  #: its ports, while a sandbox of it is active
+    on_process_end: Callable[[], None] = lambda: None  #: called when `current` has ended
     on_limit: Callable[[], None] | None = None  #: called when its pause at a limit may have begun or ended
     can_outlive_kernel: bool = False  #: another kernel can continue with it
     replay: RunReplay | None = None  #: an ended kernel may have left the run active in a sandbox

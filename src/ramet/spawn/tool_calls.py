@@ -82,6 +82,7 @@ class ToolCallLedger:
         try:
             for _ in self._waiting_tools:
                 self._holds.append(context.budget.reserve(_ONE_CALL))
+                self._holds[-1].keep()  # Its call may follow another one that waits for a run.
         except BudgetExceeded as refusal:
             self.refusal = refusal
         self.granted_count = None if self.refusal is None else len(self._holds)  #: number that may run; None: all
@@ -97,7 +98,10 @@ class ToolCallLedger:
 
         def reserve_all() -> list[Hold]:
             context.budget.reserve(Amount(tool_calls=count)).refund()
-            return [context.budget.reserve(_ONE_CALL) for _ in range(count)]
+            holds = [context.budget.reserve(_ONE_CALL) for _ in range(count)]
+            for hold in holds:
+                hold.keep()
+            return holds
 
         owner = context.budget.owner(self.refusal.resource)
         if owner is None or not owner.pauses:

@@ -9,7 +9,7 @@ import pytest
 
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import BudgetExceeded, ModelFailed
-from ramet.models.quota_line import QuotaWindow
+from ramet.models.quota_line import PROBE_S, QuotaWindow
 from ramet.models.rate_limit import RateLimiter, Retry, RetryPolicy
 from tests.unit.models.test_gate import busy_error, wait_until
 
@@ -68,12 +68,26 @@ async def test_one_call_tries_alone_and_the_others_follow_in_order() -> None:
 
     await clock.advance(1)
     late = asyncio.create_task(limiter.call(provider.caller("late")))
-    await clock.advance(10)
+    await clock.advance(4)
     assert provider.requests == [(0, "a"), (60, "a")]
 
     provider.open.set()
     assert await asyncio.gather(*calls, late) == ["a", "b", "c", "d", "late"]
-    assert provider.requests[2:] == [(70, name) for name in ("b", "c", "d", "late")]
+    assert provider.requests[2:] == [(64, name) for name in ("b", "c", "d", "late")]
+
+
+async def test_a_first_call_that_does_not_come_to_its_answer_holds_nobody_up() -> None:
+    """It may wait for a slot of its tree, for a limit, or for the end of a long stream: the next ones go meanwhile."""
+    clock = FakeClock()
+    provider, limiter = Counter(clock, busy_error(60)), limiter_of(clock)
+    calls = await in_window(clock, provider, limiter, "a", "b", "c")
+    await clock.advance(60)
+    await clock.advance(PROBE_S)
+    assert provider.requests == [(0, "a"), (60, "a"), (65, "b")]
+
+    provider.open.set()
+    assert await asyncio.gather(*calls) == ["a", "b", "c"]
+    assert provider.requests[3:] == [(65, "c")]
 
 
 async def test_a_call_that_is_refused_again_is_first_in_line_again() -> None:

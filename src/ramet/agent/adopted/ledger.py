@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, wait
 from contextlib import contextmanager, suppress
 from contextvars import Context, ContextVar
 from typing import Any, NamedTuple, TypeVar
@@ -63,6 +63,7 @@ class Ledger:
         self.pending_refusals: dict[UUID, Exception] = {}  #: refusals of the gatekeeper, for the bookkeeper to raise
         self._charges: dict[UUID, Charge] = {}
         self._calls: dict[UUID, _ToolCall] = {}
+        self._waits: set[asyncio.Task[Any]] = set()  #: that wait at a limit
         self._is_closed = False
 
     def was_admitted(self, key: UUID) -> bool:
@@ -84,7 +85,23 @@ class Ledger:
         """Reserve the possible usage of a model request, where a limit pauses once it fits. Raises like `reserve`."""
         meter = self._meter(serialized, messages, callback_kwargs)
         with self._refusals():
-            self._charges[key] = await self.context.reserve(meter, lambda charge: charge.cancel())
+            charge = await self._while_open(self.context.reserve(meter, lambda charge: charge.cancel()))
+        try:
+            self._check_open()
+        except Aborted:
+            charge.cancel()
+            raise
+        self._charges[key] = charge
+
+    async def _while_open(self, wait: Coroutine[Any, Any, T]) -> T:
+        """Wait at a limit, at most until the run has ended: a wait for another thread is no part of the run's task."""
+        task = asyncio.current_task()
+        assert task is not None, "called in the event loop"
+        self._waits.add(task)
+        try:
+            return await wait
+        finally:
+            self._waits.discard(task)
 
     def _meter(self, serialized: Any, messages: Sequence[BaseMessage], callback_kwargs: Any) -> Callable[[], Charge]:
         self._check_open()
@@ -107,7 +124,8 @@ class Ledger:
         self._check_open()
         with self._refusals():
             await pass_gates(self.context, call_id, tool, args)
-            hold = await self.context.reserve(lambda: self.context.budget.reserve(_ONE_CALL), Hold.refund)
+            wait = self.context.reserve(lambda: self.context.budget.reserve(_ONE_CALL), Hold.refund)
+            hold = await self._while_open(wait)
         try:
             self._check_open()
         except Aborted:
@@ -144,6 +162,8 @@ class Ledger:
     def close(self) -> None:
         """Prevent further calls, and settle open ones as cut off."""
         self._is_closed = True
+        for task in self._waits - {asyncio.current_task()}:
+            task.cancel()
         abort_error = Aborted(self.context.abort.reason or "its run has ended")
         for key in list(self._charges):
             self.fail(key, abort_error)
@@ -324,7 +344,10 @@ class Bookkeeper(_Handler, BaseCallbackHandler):
             with suppress(RuntimeError):  # If the loop is gone, the coroutine will not finish either.
                 loop.call_soon_threadsafe(loop_responded.set)
             if wait([future], BLOCKED_S).done:
-                return future.result()
+                try:
+                    return future.result()
+                except CancelledError as error:  # It waited at a limit when its run ended.
+                    raise Aborted("its run has ended") from error
             if not loop_responded.is_set() and future.cancel():
                 blocked_error = RametError(f"its event loop was blocked for {BLOCKED_S:g} s, {_BLOCKED_BY}")
                 self.ledger.refusal = blocked_error

@@ -99,6 +99,8 @@ class Spawner:
             except BudgetExceeded as refusal:
                 raise SpawnRefused(f"budget {refusal.resource}", str(refusal), free=refusal.left) from refusal
             rollback.callback(share.cancel)
+            if place is None:
+                share.agent.keep()  # The place may become free only when another run goes on.
             admission_slot = place or await self._admit(parent, plan, slot, rollback)
             scope = share.scope
             own_tree = await self._worktree(parent, plan)

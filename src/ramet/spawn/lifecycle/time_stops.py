@@ -102,4 +102,6 @@ class TimeStops:
 
 
 def _is_active(run: Run) -> bool:
-    return run.state in _ACTIVE_STATES or run.context.person_waits > 0
+    # A function in a sandbox may work on in its process, whatever its run waits for.
+    has_process = run.sandbox.current is not None and run.sandbox.capsule is not None
+    return has_process or run.state in _ACTIVE_STATES or run.context.person_waits > 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ramet.concurrency.limit_queue import LimitQueue, QueuedRequest, pausing_scope
 from ramet.core.errors import BudgetExceeded
@@ -80,7 +80,7 @@ class LimitWaits:
         """Move a run into or out of its pause, and record why it pauses."""
         for request in run.limit_waits:
             if request.is_exhausted and request.refusal is not None:
-                self._record(run, request.refusal)
+                self._record(run, request, request.refusal)
         if run.sandbox.on_limit is not None:
             run.sandbox.on_limit()
         if run.is_at_limit and not run.context.slot.is_held and run.state in (State.RUNNING, State.WAITING):
@@ -88,15 +88,25 @@ class LimitWaits:
         elif not run.is_at_limit and run.state is State.PAUSED:
             self._supervisor.apply_fact(run, Fact.PAUSE_ENDED)
 
-    def _record(self, run: Run, refusal: BudgetExceeded) -> None:
-        """Record a pause once: also if an earlier kernel has recorded it."""
-        if (refusal.scope, refusal.resource) not in self._logged:
-            self._logged.add((refusal.scope, refusal.resource))
+    def _record(self, run: Run, request: QueuedRequest[Any], refusal: BudgetExceeded) -> None:
+        """Record a pause, unless an earlier kernel, or another request of the run at that limit, has recorded it."""
+        if request.is_recorded:
+            return
+        key = (refusal.scope, refusal.resource)
+        is_known = any(
+            each.is_recorded and each.refusal is not None and (each.refusal.scope, each.refusal.resource) == key
+            for each in run.limit_waits
+        )
+        request.is_recorded = True
+        if is_known:
+            return
+        if key not in self._logged:
+            self._logged.add(key)
             run_id = next((each.info.id for each in self._register.living() if each.path == refusal.scope), "")
             option = _OPTIONS.get(refusal.resource, "")
             _log.warning("%s waits: %s; to go on: ramet raise %s %s N", run.path, refusal, run_id, option)
         known = run.limit_pause
-        if known is not None and (known.resource, known.scope) == (refusal.resource, refusal.scope):
+        if known is not None and (known.scope, known.resource) == key:
             return
         run.limit_pause = refusal
         run.context.emit(

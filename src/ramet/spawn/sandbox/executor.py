@@ -418,6 +418,7 @@ async def _start_sandbox(
         try:
             await run_shielded(_end(running, run))  # Raises if it was cancelled again meanwhile.
         finally:
+            run.sandbox.on_process_end()
             cleanup = (
                 _remove_when_recorded(run, sandbox, at)
                 if running.adoption_data and running.has_exited

@@ -100,7 +100,7 @@ class ConversationPause:
 
     def give_up(self) -> bool:
         """Let the wait go on without the process, if there is one; what it brings is not recorded as a request."""
-        if self._context is None or self._wait is None or self._wait.done():
+        if self._context is None or self._wait is None or self._wait.done() or not self._run.is_at_limit:
             return False
         self._is_given_up = True
         self._context.record = lambda event: event
@@ -125,7 +125,9 @@ class ConversationPause:
             return budget.reserve(Amount(**asked))
 
         if refusal.resource in RESOURCES and budget.owner(refusal.resource) is not None:
-            self._granted = _Granted(await self._run.context.reserve(reserve, Hold.refund), Hold.refund)
+            hold = await self._run.context.reserve(reserve, Hold.refund, is_counted=True)
+            hold.keep()
+            self._granted = _Granted(hold, Hold.refund)
             self._run.limit_pause = None
 
     def release(self) -> None:
