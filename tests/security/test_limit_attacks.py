@@ -207,7 +207,7 @@ async def test_code_in_a_sandbox_cannot_raise_its_limit(tmp_path: pathlib.Path, 
 
 
 async def test_a_function_in_a_sandbox_finds_no_budget_to_raise(tmp_path: pathlib.Path, backend: BackendName) -> None:
-    """What a tool raises in its own process changes nothing in the host."""
+    """An error that a tool raises in its own process changes nothing in the host."""
 
     def script(run: str) -> Script:
         return [Call("raise_in_process", {"run": run})] * 3

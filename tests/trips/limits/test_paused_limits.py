@@ -43,7 +43,7 @@ def test_only_two_words_say_what_happens_at_a_limit(value: Any) -> None:
 
 @pytest.mark.parametrize("value", ["end", "pause", None])
 def test_limits_are_the_same_after_a_record(value: Any) -> None:
-    """What is recorded of limits gives the same limits again."""
+    """The record of limits gives the same limits again."""
     limits = Limits(model_calls=1, at_limit=value)
     assert Limits(**limits.as_data()) == limits
 

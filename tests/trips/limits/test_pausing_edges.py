@@ -63,7 +63,7 @@ async def leaf() -> str:
 
 
 async def test_a_birth_that_waits_for_room_does_not_hide_that_its_tree_is_paused() -> None:
-    """It holds the agent for which the only living child waits: only a raise can help, and everybody sees that."""
+    """The birth holds the agent for which the only living child waits: only a raise helps, and everybody sees that."""
 
     async def digger(gate: asyncio.Event) -> str:
         context = current()
@@ -158,7 +158,7 @@ async def test_the_result_of_a_paused_turn_is_told_once() -> None:
 
 
 async def test_a_thread_of_an_adopted_agent_asks_nothing_after_its_run_was_cancelled() -> None:
-    """Its wait at the limit ends with the run: a later raise is for others."""
+    """The wait of the thread ends with the run: a later raise is for others."""
     asked: list[str] = []
 
     def reply(messages: list[BaseMessage]) -> str:
@@ -184,7 +184,7 @@ async def test_a_thread_of_an_adopted_agent_asks_nothing_after_its_run_was_cance
 
 
 async def test_a_paused_conversation_in_a_sandbox_holds_no_slot_after_a_kill(tmp_path: pathlib.Path) -> None:
-    """It is paused in the next process as it was in this one: no slot, no process, and its time stands."""
+    """The next process finds it paused, as it was: no slot, no process, and its time stands."""
     store, clock = MemoryStore(), FakeClock()
     where: dict[str, Any] = {"working_dir": tmp_path, "backend": "local", "store": store}
     agent = Agent(name="slow", model=ScriptedModel(["never"]))

@@ -46,7 +46,7 @@ def write_rounds(pids: set[int], sessions: list[Session]) -> ScriptedModel:
 async def test_a_paused_conversation_holds_no_process_and_ends_with_the_transcript_of_an_unpaused_one(
     tmp_path: pathlib.Path, backend: BackendName
 ) -> None:
-    """It pauses before each of its requests; each process begins with what the one before it had recorded."""
+    """A pause comes before each of its requests; each process begins with what the one before it had recorded."""
     transcripts = []
     for name, limits in (("free", Limits()), ("paused", Limits(model_calls=0, at_limit="pause"))):
         pids: set[int] = set()

@@ -242,7 +242,7 @@ def client_of(server: Provider, name: str, **fields: Any) -> BaseChatModel:
 async def test_a_conversation_in_a_sandbox_that_is_killed_in_a_window_waits_for_its_rest(
     tmp_path: pathlib.Path,
 ) -> None:
-    """Its sandbox ends with the kernel; the next one sends nothing before the window has ended."""
+    """The sandbox ends with the kernel; the next kernel sends nothing before the window has ended."""
     store, clock = MemoryStore(), FakeClock()
     where: dict[str, Any] = {"working_dir": tmp_path, "backend": "local", "store": store}
     agent = Agent(name="slow", model=ScriptedModel([Fail(429, retry_after_s=TWO_HOURS_S)]))
@@ -261,7 +261,7 @@ async def test_a_conversation_in_a_sandbox_that_is_killed_in_a_window_waits_for_
 
 
 async def test_a_conversation_in_a_sandbox_waits_for_its_quota(tmp_path: pathlib.Path, backend: BackendName) -> None:
-    """Its process stays, its slot and its time are free, and its turn goes on where it was."""
+    """The process stays, slot and time are free, and the turn goes on where it was."""
     clock = FakeClock()
     model = ScriptedModel([Fail(429, retry_after_s=TWO_HOURS_S), "There."])
     async with patient_runtime(clock, working_dir=tmp_path, backend=backend) as runtime:

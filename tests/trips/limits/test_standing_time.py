@@ -85,7 +85,7 @@ async def test_time_that_stands_moves_the_end() -> None:
 
 
 async def test_the_time_of_a_run_that_waits_only_for_such_runs_stands() -> None:
-    """It goes on as soon as one run below works, and stands again when that run waits as well."""
+    """The time goes on as soon as one run below works, and stands again when that run waits as well."""
     clock, decision, gate = FakeClock(), Decision(), Gate()
     plan = {
         "": [[background_call("sit", "busy"), specialist_call("think", "thinker")], "never"],
@@ -208,7 +208,7 @@ async def test_a_kernel_that_is_killed_while_the_time_stands_counts_none_of_it()
 
 
 async def test_an_idle_run_keeps_its_time_over_two_kills() -> None:
-    """It begins no turn in the later kernels. The days between them, on clocks that differ, are not its time."""
+    """No turn begins in the later kernels. The days between them, on clocks that differ, are not its time."""
     store, plan = MemoryStore(), _idle_plan()
     for start, seconds in ((CLOCKS[0], 60), (CLOCKS[2], 20)):
         clock, gate, decision = FakeClock(start), Gate(), Decision()

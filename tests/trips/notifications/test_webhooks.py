@@ -547,7 +547,7 @@ async def test_a_proxy_of_the_environment_is_not_used(endpoint: Receiver, monkey
 async def test_a_command_gets_json_and_no_shell_reads_it(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its words are arguments, its output is dropped, and a key in the environment is not passed on."""
+    """The words of a command are arguments, its output is dropped, and a key in the environment is not passed on."""
     monkeypatch.setenv("MY_API_KEY", "not for commands")
     out = tmp_path / "out"
     code = (

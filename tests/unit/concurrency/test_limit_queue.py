@@ -46,7 +46,7 @@ async def test_a_later_request_does_not_pass_even_if_it_would_fit() -> None:
 
 
 async def test_lines_of_two_resources_do_not_hold_each_other_up() -> None:
-    """Who waits for calls of tools does not keep others from asking models."""
+    """A request that waits for calls of tools does not keep others from asking models."""
     budget = Budget(Limits(tool_calls=0, model_calls=1, at_limit="pause"), scope="main")
     waiting = joined(LimitQueue(), budget, Amount(tool_calls=1))
 
@@ -133,7 +133,7 @@ async def test_a_request_that_leaves_makes_room_for_the_next() -> None:
 
 
 async def test_a_closed_scope_refuses_those_who_wait_there() -> None:
-    """Its run has ended: nobody can raise it any more."""
+    """The run of the scope has ended: nobody can raise it any more."""
     root = Budget(Limits(model_calls=5, at_limit="pause"), scope="main")
     child = Budget(Limits(model_calls=1), scope="main/a", parent=root)
     child.reserve(Amount(model_calls=1)).settle(Amount(model_calls=1))
@@ -147,7 +147,7 @@ async def test_a_closed_scope_refuses_those_who_wait_there() -> None:
 
 
 async def test_a_limit_that_ends_has_no_line() -> None:
-    """Its requests are refused at once."""
+    """Requests at such a limit are refused at once."""
     budget = Budget(Limits(model_calls=0), scope="main")
     request = QueuedRequest(budget, lambda: budget.reserve(Amount(model_calls=1)), lambda: None)
     with pytest.raises(BudgetExceeded) as refusal:

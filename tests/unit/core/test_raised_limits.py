@@ -66,7 +66,7 @@ def test_what_is_not_limited_cannot_be_raised(resource: str) -> None:
 
 
 def test_a_closed_scope_is_not_raised() -> None:
-    """Its run has ended, and its rest was returned."""
+    """The run of the scope has ended, and the rest was returned."""
     root = Budget(Limits(model_calls=10), scope="main")
     child = Budget(Limits(model_calls=2), scope="main/a", parent=root)
     child.close()

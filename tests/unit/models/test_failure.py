@@ -175,7 +175,7 @@ def test_the_resets_of_limits_are_read(headers: dict[str, str], seconds: float |
     [({"retry-after": str(33 * 86_400)}, None), ({"retry-after": "1" * 400}, None), ({"retry-after": "7200"}, 7200.0)],
 )
 def test_a_wait_of_more_than_a_month_is_a_mistake(headers: dict[str, str], seconds: float | None) -> None:
-    """It counts as none, so that our own waits apply."""
+    """Such a value counts as none, so that our own waits apply."""
     assert retry_after_s(headers, NOW) == seconds
 
 
@@ -216,7 +216,7 @@ def test_resets_count_only_for_a_refusal_of_a_limit() -> None:
 
 @pytest.mark.parametrize("code", ["insufficient_quota", "billing_hard_limit_reached"])
 def test_an_empty_account_does_not_come_back_by_itself(code: str) -> None:
-    """Its headers may name a time; the request is not repeated all the same."""
+    """The headers of an error may name a time; the request is not repeated all the same."""
     refusal = answer(429, retry_after="60", x_ratelimit_reset_requests="6m0s")
     refusal.__dict__["body"] = {"code": code, "type": code}
     failure = translate(refusal, "m", NOW)

@@ -57,7 +57,7 @@ async def in_window(clock: FakeClock, provider: Counter, limiter: RateLimiter, *
 
 
 async def test_one_call_tries_alone_and_the_others_follow_in_order() -> None:
-    """Nobody asks within the window of 60 s; after it, nobody but the first, until its answer is there."""
+    """No call asks within the window of 60 s; after it, nobody but the first, until its answer is there."""
     clock = FakeClock()
     provider, limiter = Counter(clock, busy_error(60)), limiter_of(clock)
     calls = await in_window(clock, provider, limiter, "a", "b", "c", "d")
@@ -77,7 +77,7 @@ async def test_one_call_tries_alone_and_the_others_follow_in_order() -> None:
 
 
 async def test_a_first_call_that_does_not_come_to_its_answer_holds_nobody_up() -> None:
-    """It may wait for a slot of its tree, for a limit, or for the end of a long stream: the next ones go meanwhile."""
+    """The first may wait for a slot, for a limit, or for the end of a long stream: the next ones go meanwhile."""
     clock = FakeClock()
     provider, limiter = Counter(clock, busy_error(60)), limiter_of(clock)
     calls = await in_window(clock, provider, limiter, "a", "b", "c")
@@ -128,7 +128,7 @@ async def test_without_an_end_a_call_waits_for_every_window() -> None:
 
 
 async def test_a_window_that_is_too_long_fails_all_calls_at_once() -> None:
-    """Those in line, and later ones, send nothing. After the longest wait one of the later ones tries again."""
+    """Calls in line, and later ones, send nothing. After the longest wait one of the later ones tries again."""
     clock = FakeClock()
     provider, limiter = Counter(clock, busy_error(60), busy_error(7200), "yes"), limiter_of(clock)
     calls = await in_window(clock, provider, limiter, "a", "b")
@@ -168,7 +168,7 @@ async def test_the_next_call_tries_if_the_first_one_has_no_answer(end: str) -> N
 
 
 async def test_a_call_that_comes_while_the_first_one_tries_waits_for_its_answer() -> None:
-    """Nobody else was in line, so that it would be the first."""
+    """No other call was in line, so that it would be the first."""
     clock = FakeClock()
     provider, limiter = Counter(clock, busy_error(60)), limiter_of(clock)
     [first] = await in_window(clock, provider, limiter, "a")
