@@ -250,6 +250,17 @@ class LimitsRaised(Event, frozen=True, kw_only=True, tag="limits_raised"):
     key: str = ""
 
 
+class RunPaused(Event, frozen=True, kw_only=True, tag="run_paused"):
+    """A person paused the run and the runs below it: what is under way ends, and nothing new begins."""
+
+    reason: str = ""
+    now: bool = False  #: work under way was cut, too
+
+
+class PauseEnded(Event, frozen=True, kw_only=True, tag="pause_ended"):
+    """A person let the run go on, and the runs below it that are not paused themselves."""
+
+
 class AgentCreated(Event, frozen=True, kw_only=True, tag="agent_created"):
     """The run created an agent; `commit` is the commit of the state that holds the recipe."""
 
@@ -433,6 +444,8 @@ AnyEvent = (
     | BudgetRefused
     | LimitPaused
     | LimitsRaised
+    | RunPaused
+    | PauseEnded
     | AgentCreated
     | StateCommitted
     | ApprovalAsked

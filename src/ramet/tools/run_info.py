@@ -45,6 +45,13 @@ class StopReceipt(NamedTuple):
     left: tuple[str, ...] = ()
 
 
+class PauseReceipt(NamedTuple):
+    """The result of a pause: the paths of the runs that it covers."""
+
+    paused: tuple[str, ...]  #: runs that do nothing until the pause ends
+    working: tuple[str, ...] = ()  #: runs with work under way, which pause when it has ended
+
+
 class RunView(NamedTuple):
     """A run in a listing; no secrets."""
 

@@ -29,8 +29,10 @@ from ramet.core.events import (
     MessageRecorded,
     ModelAsked,
     ModelCharged,
+    PauseEnded,
     QuotaReached,
     RunEnded,
+    RunPaused,
     RunResumed,
     RunRetried,
     RunSpawned,
@@ -161,6 +163,10 @@ class TreeReplay:
                 run.refusal = event
             case LimitPaused():
                 run.limit_pause = event
+            case RunPaused():
+                run.pause = event
+            case PauseEnded():
+                run.pause = None
             case LimitsRaised():
                 run.raised.append(event)
                 if amounts := {name: more for name, more in event.add.items() if name in RESOURCES}:

@@ -15,7 +15,6 @@ from ramet.concurrency.clock import Clock
 from ramet.core.events import TimeStarted, TimeStopped
 from ramet.core.lifecycle import State
 from ramet.spawn.run import Run
-from ramet.tools.context import current_call
 
 T = TypeVar("T")
 
@@ -39,17 +38,7 @@ class TimeStops:
         While the run does nothing else, it has no slot, and its time stands. `is_counted` says that the slot counts the
         waiting call.
         """
-        slot, call = run.context.slot, current_call.get(None)
-        is_in_call = call is not None and call.context.run.id == run.info.id
-        begins_call = not (is_counted or is_in_call)
-        if begins_call:
-            slot.begin_calls()
-        try:
-            key = call.step_id if call is not None and is_in_call and not is_counted else None
-            return await slot.while_waiting(self._stop_during(run, wait), key=key)
-        finally:
-            if begins_call:
-                slot.end_call()
+        return await run.context.wait_without_slot(self._stop_during(run, wait), is_counted=is_counted)
 
     @contextmanager
     def standstill(self, run: Run) -> Iterator[None]:
