@@ -58,6 +58,12 @@ class ConversationPause:
         """True if the process holds nothing that the record does not have."""
         return not any(tool.name in _STATEFUL_TOOLS for tool in self._run.context.tools)
 
+    @property
+    def is_waiting(self) -> bool:
+        """True if the next request of the conversation waits for a raise, and the process can be given up meanwhile."""
+        has_wait = self._wait is not None and not self._wait.done()
+        return has_wait and self._run.is_at_limit and self.can_give_up
+
     async def wait(
         self,
         context: ToolUseContext,
@@ -100,7 +106,7 @@ class ConversationPause:
 
     def give_up(self) -> bool:
         """Let the wait go on without the process, if there is one; what it brings is not recorded as a request."""
-        if self._context is None or self._wait is None or self._wait.done() or not self._run.is_at_limit:
+        if self._context is None or not self.is_waiting:
             return False
         self._is_given_up = True
         self._context.record = lambda event: event

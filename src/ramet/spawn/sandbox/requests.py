@@ -90,6 +90,13 @@ class GuestRequests:
             self._conversation.adopt(replay)
         self._children |= {each.id: each for each in self._tree.resume_children(self._run.context)}  # type: ignore[misc]  # as in `_spawned_reply`
 
+    @property
+    def will_give_up(self) -> bool:
+        """True if the process is about to be ended: its conversation only waits at a limit."""
+        pause = self._conversation.pause if self._conversation is not None else None
+        channel = self.channel
+        return pause is not None and channel is not None and channel.requests_in_progress == 1 and pause.is_waiting
+
     # ---- called by the channel
 
     async def answer(self, request: Request, body: bytes) -> Reply | LargeReply:
