@@ -204,7 +204,8 @@ class Backend(Protocol):
     async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> Sandbox:
         """Adopt a sandbox that another process started, which has ended since then without a message to it.
 
-        Messages of its channel that were sent and not answered arrive there again, and no others. Raises Gone if the
+        Messages of its channel that were sent and not answered arrive there again, and no others. A frozen sandbox is
+        thawed. Raises Gone if the
         sandbox has ended, or cannot continue without the data of that process; nothing of the sandbox is left then.
         """
 

@@ -21,8 +21,10 @@ from ramet.core.lifecycle import State
 from ramet.host.control.run_queries import rows_of
 from ramet.isolation.limits.cgroups import Cgroups
 from ramet.isolation.linux import procfs
+from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.spawn.handle import Handle
 from tests.support.control_groups import find_groups
+from tests.support.machines import MachineBackend
 from tests.support.waiting import alive, eventually
 from tests.trips.kits.isolated import BackendName, backend
 from tests.trips.kits.pausing import pausing
@@ -268,3 +270,45 @@ async def test_the_kill_of_a_kernel_leaves_no_frozen_process(
     async with AgentRuntime(tmp_path, backend=backend) as runtime:  # Opening the backend removes what is left.
         await runtime.run_agent(agent=nothing, policy=Policy())
         assert not find_groups(groups)
+
+
+@pytest.mark.skipif("os.getuid() != 0", reason="only root can be another machine")
+async def test_a_function_on_another_machine_stands_still(tmp_path: pathlib.Path) -> None:
+    """Its machine freezes it, and it goes on after a raise."""
+    runs = RunFolders(tmp_path).root
+    runs.mkdir(0o700, parents=True)
+    printed: list[str] = []
+
+    def count_aloud() -> str:
+        import threading
+
+        from ramet import Policy
+        from ramet.sub_agent_client import spawn_sub_agent
+
+        is_over = threading.Event()
+
+        def tick() -> None:
+            while not is_over.wait(0.001):
+                print("x", flush=True)  # noqa: T201
+
+        thread = threading.Thread(target=tick)
+        thread.start()
+        result = spawn_sub_agent(agent=nothing, policy=Policy(memory_mb=96, cpu_cores=0.2))
+        is_over.set()
+        thread.join()
+        return str(result.output)
+
+    machine = MachineBackend(runs)
+    async with AgentRuntime(tmp_path, backend=machine) as runtime:
+        handle = await runtime.spawn(
+            count_aloud, policy=POLICY, limits=pausing(agents=0), on_output=lambda _, text: printed.append(text)
+        )
+        await frozen(handle)
+        await count_meanwhile()  # What was printed before arrives.
+        before = len(printed)
+        await count_meanwhile()
+        assert len(printed) == before
+        await handle.raise_limits(Limits(agents=1))
+        assert (await handle.result()).value == "child"
+        assert len(printed) > before
+    await machine.close()

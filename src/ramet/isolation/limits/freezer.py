@@ -22,7 +22,7 @@ from ramet.isolation.linux.procfs import Stat
 
 _PASSES = 10  #: over a sandbox whose processes enter their group
 _SETTLED_S, _STEP_S = 1.0, 0.002  #: the time to wait until no process runs, and between two looks
-_STOPPED = "TtZX"  #: states of processes that do not run
+_NOT_STOPPED = "RSD"  #: states of processes that run, or may run at any time
 
 
 class Freezer:
@@ -54,8 +54,8 @@ class Freezer:
 
     def hold(self) -> bool:
         """Stop the processes that run again although they are frozen; return whether there were any."""
-        if self._is_in_group or not self._running_pids():
-            return False
+        if self._is_in_group or not any(each.state in "RS" or each.is_headless for each in self._look().values()):
+            return False  # One in state D stops as soon as it can.
         self._stops.stop()
         return True
 
@@ -88,10 +88,7 @@ class Freezer:
                 return fields(self._folder / "cgroup.events").get("frozen") == 1
             return True  # The group has gone with its processes.
         self._stops.stop()
-        return not self._running_pids()
-
-    def _running_pids(self) -> list[int]:
-        return [each.pid for each in self._look().values() if each.is_alive and each.state not in _STOPPED]
+        return not any(each.state in _NOT_STOPPED for each in self._look().values())
 
 
 def _move(process: Stat, folder: Path) -> None:

@@ -121,7 +121,12 @@ class ForkedSandbox:
             if watched is None or self._child.exit_future.done():
                 raise Gone("the sandbox has ended")
             self._is_thawed.clear()
-            await run_shielded(in_thread(self._freezer.freeze, name="ramet-freeze"))
+            try:
+                await run_shielded(in_thread(self._freezer.freeze, name="ramet-freeze"))
+            except Exception:
+                self._freezer.thaw()
+                self._is_thawed.set()
+                raise
             watched.freezer = self._freezer
             if self._exit is not None and self._own_freezer_group is not None:
                 self._zygote.forget_group(self._own_freezer_group)  # It ended before its group was made.

@@ -412,7 +412,7 @@ async def _start_sandbox(
             stream = _stream(run, name, os.dup(fd), file, spec)  # A stream closes the descriptor that it reads.
             running.streams = (*running.streams, stream)
         await running.channel.open(sandbox.channel)
-        await freeze.start(is_adopted=running.is_adopted)
+        freeze.start()
         yield running
     finally:
         freeze.close()

@@ -29,10 +29,8 @@ class ProcessFreeze:
         self._task: asyncio.Task[None] | None = None
         self._can_freeze = isinstance(sandbox, FreezableSandbox)
 
-    async def start(self, *, is_adopted: bool) -> None:
-        """Follow the state of the run from now on. An earlier kernel may have left an adopted sandbox frozen."""
-        if is_adopted and isinstance(self._sandbox, FreezableSandbox):
-            await self._sandbox.thaw()
+    def start(self) -> None:
+        """Follow the state of the run from now on. The process is not frozen yet."""
         self._run.sandbox.on_state = self.update
         self.update()
 
@@ -67,7 +65,7 @@ class ProcessFreeze:
                     self._can_freeze = False
         except Gone:
             pass  # It has ended; its turn reports how.
-        except (RametError, OSError) as problem:
+        except Exception as problem:  # A process that works on is better than a run that ends.
             _log.warning("%s could not be frozen or thawed: %s", run.path, problem)
         finally:
             self._task = None
