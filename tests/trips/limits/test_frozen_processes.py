@@ -13,21 +13,24 @@ from typing import Any
 
 import pytest
 
-from ramet import AgentRuntime, Limits, Policy
+from ramet import AgentRuntime, Limits, Policy, ScriptedModel, Session
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import SandboxFailed
-from ramet.core.events import SandboxFrozen, TimeStarted, TimeStopped
+from ramet.core.events import SandboxFrozen, SandboxStarted, TimeStarted, TimeStopped, ToolEnded
 from ramet.core.lifecycle import State
 from ramet.host.control.run_queries import rows_of
 from ramet.isolation.limits.cgroups import Cgroups
 from ramet.isolation.linux import procfs
 from ramet.isolation.workspace.run_dirs import RunFolders
+from ramet.models.scripted.dialogue import Call
 from ramet.spawn.handle import Handle
+from ramet.tools.python import python_tool
 from tests.support.control_groups import find_groups
 from tests.support.machines import MachineBackend
 from tests.support.waiting import alive, eventually
 from tests.trips.kits.isolated import BackendName, backend
 from tests.trips.kits.pausing import pausing
+from tests.trips.kits.sessions import of_kind, run_of, session_events
 
 __all__ = ["backend"]
 
@@ -270,6 +273,46 @@ async def test_the_kill_of_a_kernel_leaves_no_frozen_process(
     async with AgentRuntime(tmp_path, backend=backend) as runtime:  # Opening the backend removes what is left.
         await runtime.run_agent(agent=nothing, policy=Policy())
         assert not find_groups(groups)
+
+
+async def test_the_values_of_an_agents_code_outlive_a_pause(tmp_path: pathlib.Path, backend: BackendName) -> None:
+    """A conversation with the tool `python` is frozen where another one gives its process up."""
+    replies = [Call("python", {"code": "x = 41"}), Call("python", {"code": "x + 1"}), "done"]
+    async with AgentRuntime(tmp_path, backend=backend) as runtime:
+        session = await Session(
+            ScriptedModel(replies),
+            [python_tool()],
+            runtime=runtime,
+            root_policy=Policy(),
+            unattended=True,
+            limits=pausing(model_calls=1),
+        ).start()
+        turn = asyncio.create_task(session.ask("Go."))
+        root = run_of(session, "main")
+        await eventually(lambda: root.state is State.PAUSED and root.sandbox.is_frozen)
+        await session.raise_limits(Limits(model_calls=2))
+        assert (await turn).value == "done"
+        events = session_events(session)
+        assert [each.preview for each in of_kind(events, ToolEnded)][-1] == "42"
+        assert len(of_kind(events, SandboxStarted)) == 1
+
+
+async def test_a_conversation_that_gives_its_process_up_is_not_frozen(tmp_path: pathlib.Path) -> None:
+    """Nothing is frozen that is about to end."""
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        session = await Session(
+            ScriptedModel(["done"]),
+            runtime=runtime,
+            root_policy=Policy(),
+            unattended=True,
+            limits=pausing(model_calls=0),
+        ).start()
+        turn = asyncio.create_task(session.ask("Go."))
+        root = run_of(session, "main")
+        await eventually(lambda: root.state is State.PAUSED and root.sandbox.current is None)
+        await session.raise_limits(Limits(model_calls=1))
+        assert (await turn).value == "done"
+        assert of_kind(session_events(session), SandboxFrozen) == []
 
 
 @pytest.mark.skipif("os.getuid() != 0", reason="only root can be another machine")

@@ -16,11 +16,12 @@ from ramet.core.events import LimitPaused
 from ramet.core.limits import RESOURCES, Amount
 from ramet.spawn.run import Run
 from ramet.tools.context import ToolUseContext
+from ramet.tools.python import NAME as PYTHON
 
 T = TypeVar("T")
 
 #: Tools whose process holds what no record has: the namespace of an agent's own code.
-_STATEFUL_TOOLS = frozenset({"Python"})
+_STATEFUL_TOOLS = frozenset({PYTHON})
 
 
 def as_refusal(pause: BudgetExceeded | LimitPaused) -> BudgetExceeded:
