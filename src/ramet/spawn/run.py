@@ -90,9 +90,11 @@ class RunSandbox:
     was_started: bool = False  #: its folder may hold files
     current: Sandbox | None = None  #: set while a process of it lives
     served_ports: ServedPorts = field(default_factory=ServedPorts)  #: its ports, while a sandbox of it is active
-    on_process_end: Callable[[], None] = lambda: None  #: called when `current` has ended
+    on_process_change: Callable[[], None] = lambda: None  #: called when `current` has ended, was frozen or was thawed
     on_pause: Callable[[], None] | None = None  #: called when a pause of it may have begun or ended
     cut: Callable[[], None] | None = None  #: ends its process, which goes on from the record after a pause
+    on_state: Callable[[], None] | None = None  #: called when the state of the run may have changed
+    is_frozen: bool = False  #: no process of it runs
     can_outlive_kernel: bool = False  #: another kernel can continue with it
     replay: RunReplay | None = None  #: an ended kernel may have left the run active in a sandbox
     inherited_calls: ToolCallLedger | None = None  #: calls that its guest had been granted by that kernel
@@ -277,10 +279,7 @@ class Run:
 
     @property
     def is_awaited(self) -> bool:
-        """True if the end must be recorded soon.
-
-        False if all waiters record what they received, and wait for that record.
-        """
+        """True if the end must be recorded soon: some waiter does not record what it received."""
         return self._conclusion is None or self._recorded_end is not None
 
     def conclude(self, result: Result) -> None:
@@ -318,9 +317,8 @@ class Run:
 
     def reactivate(self) -> None:
         """Clear the last end: the run lives again."""
-        self.result = self.reported_result = self.turn.verdict = self.turn.stop_result = self._recorded_end = (
-            self._conclusion
-        ) = None
+        self.result = self.reported_result = self.turn.verdict = self.turn.stop_result = None
+        self._recorded_end = self._conclusion = None
         self.activations += 1
 
     def count(self, usage: Usage) -> None:

@@ -145,6 +145,8 @@ async def show(options: Namespace) -> int:
 
 def _state(row: RunRow) -> str:
     """Return the state of a run, and until when it waits, if that is known."""
+    if row.frozen_mb is not None:
+        return f"{row.state} ({formatting.frozen(row.frozen_mb)})"
     if row.waits_until is None:
         return row.state
     return f"{row.state} ({row.waits_for} until {row.waits_until:%Y-%m-%d %H:%M:%S} UTC)"

@@ -36,6 +36,7 @@ from ramet.core.events import (
     RunResumed,
     RunRetried,
     RunSpawned,
+    SandboxFrozen,
     SandboxStarted,
     StateChanged,
     TimeStarted,
@@ -176,9 +177,10 @@ class TreeReplay:
             case StateChanged():
                 if run.result is not None:  # Its conversation was reopened.
                     self._reopen_run(run)
-                run.state = event.state
+                run.state, run.frozen_mb = event.state, None
                 run.is_in_turn = run.is_in_turn and event.state != "idle"
             case TurnStarted() | RunResumed():
+                run.frozen_mb = None
                 keeps_sandbox = isinstance(event, RunResumed) and not run.is_rewound
                 run.sandbox = run.sandbox if keeps_sandbox else None
                 run.attempt_began_at, run.is_retried = len(run.conversation), False
@@ -207,6 +209,8 @@ class TreeReplay:
                 run.sandbox, run.was_sandboxed = (event if event.sandbox else None), True
                 run.recorded_reports = run.recorded_reports if event.adopted else 0
                 run.ports = _ports(event.policy)
+            case SandboxFrozen():
+                run.frozen_mb = event.memory_mb
             case RunRetried():
                 run.sandbox, run.is_retried, run.attempt = None, True, event.attempt + 1
             case MailPushed():

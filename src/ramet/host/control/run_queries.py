@@ -80,6 +80,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
     ports: dict[str, int] = {}  #: of its policy, by name, while it lives
     waits_for: str = ""  #: person, mail, start, quota, model or tool; empty if it works, or no process has it
     waits_until: datetime | None = None  #: the stated end of that wait
+    frozen_mb: float | None = None  #: MiB that its frozen process holds while it is paused; None: none is frozen
 
     @property
     def shown_path(self) -> str:
@@ -273,6 +274,7 @@ def _row(run: RunReplay, children: tuple[str, ...], is_active: bool) -> RunRow:
         ports={} if run.is_over else run.ports,
         waits_for=run.waits_for if is_active else "",
         waits_until=run.waits_until if is_active else None,
+        frozen_mb=run.frozen_mb if is_active else None,
     )
 
 

@@ -113,7 +113,7 @@ class RunBuilder:
             time_started_at=services.clock.monotonic(),
         )
         context.on_usage = run.count
-        run.sandbox.on_process_end = partial(self._supervisor.time_stops.update, run)
+        run.sandbox.on_process_change = partial(self._supervisor.time_stops.update, run)
         context.wait_without_time = partial(self._supervisor.time_stops.while_waiting, run)
         context.on_chunk = lambda chunk: self._pass_on(run, chunk)
         context.slot = Slot(self._register.slots, lambda waits: self._record_waiting(run, waits))
