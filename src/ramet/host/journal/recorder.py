@@ -149,6 +149,11 @@ class Recorder:
         return self._page.confirm_ownership if self._page is not None else None
 
     @property
+    def newest(self) -> int:
+        """The number of the newest event."""
+        return self._count
+
+    @property
     def waiting(self) -> int:
         """The number of events that are not durable yet."""
         return self._page.waiting if self._page is not None else 0
