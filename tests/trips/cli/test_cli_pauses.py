@@ -11,9 +11,14 @@ from pathlib import Path
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage
 
+from ramet.cli.ask.consent import require_approval_for_writes
+from ramet.cli.pauses.raising import RaiseAtResume
 from ramet.core.events import Event, LimitPaused, LimitsRaised, RunEnded, decode
+from ramet.core.limits import Limits
 from ramet.core.outcome import Status
+from ramet.host.runtime import AgentRuntime
 from ramet.models.scripted.dialogue import ReplyStep
+from ramet.spawn.run import Run
 from tests.support.providers import Call, Provider, Script, provider
 from tests.trips.kits.terminal import CommandOutput, environment, ramet, running_ramet, terminal
 
@@ -322,3 +327,32 @@ async def test_children_that_are_paused_end_with_their_question(project: Path) -
             screen.type("end\n")
             assert await screen.end() == 4
         assert server.count == 2
+
+
+async def test_a_raise_that_was_recorded_before_a_kill_is_not_repeated(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The process ended after the raise, and before the tree worked: the repeated command only goes on."""
+
+    class Cut(Exception):
+        pass
+
+    async with provider(reading(4)) as server:
+        paused = await ramet(*ask(project, *PAUSES, "2"), server=server)
+        id = command_in(paused.err)[1]
+        raising = RaiseAtResume(id, Limits(model_calls=3))
+
+        def prepare(root: Run) -> None:
+            raising(root)
+            raise Cut
+
+        monkeypatch.setenv("OPENAI_API_KEY", "test")
+        async with AgentRuntime(project) as runtime:
+            with pytest.raises(Cut):
+                await runtime.resume(only=id, prepare=prepare, hooks=[require_approval_for_writes()])
+        again = await resume(project, id, "--calls", "3", server=server)
+
+    assert (raising.note, "nothing was added" in again.err) == ("", True)
+    assert (again.status, again.out, server.count) == (0, "It took 4 steps.\n", 5)
+    recorded = await ramet("logs", id, "--json", "--dir", str(project))
+    assert len([each for each in events(recorded.out) if isinstance(each, LimitsRaised)]) == 1
