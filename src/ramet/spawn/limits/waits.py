@@ -17,8 +17,8 @@ from ramet.tools.context import ToolUseContext
 T = TypeVar("T")
 
 _log = logging.getLogger("ramet.limits")
-#: The options of `ramet raise` for what pauses.
-_OPTIONS = {
+#: The options of `ramet raise` and `ramet resume` for what pauses.
+RAISE_OPTIONS = {
     "tokens": "--tokens",
     "usd": "--usd",
     "model_calls": "--calls",
@@ -91,7 +91,7 @@ class LimitWaits:
         if key not in self._logged:
             self._logged.add(key)
             run_id = next((each.info.id for each in self._register.living() if each.path == refusal.scope), "")
-            option = _OPTIONS.get(refusal.resource, "")
+            option = RAISE_OPTIONS.get(refusal.resource, "")
             _log.warning("%s waits: %s; to go on: ramet raise %s %s N", run.path, refusal, run_id, option)
         known = run.pauses.recorded_limit
         if known is not None and (known.scope, known.resource) == key:
