@@ -244,6 +244,8 @@ def _restore_run(
         replay.objections,
     )
     run.limit_pause = replay.limit_pause
+    if (denial := replay.limit_denial) is not None:
+        run.denied_limits[denial.scope, denial.resource] = replay.turn
     run.raised_limits = {each.key: limits_from(each.add) for each in replay.raised}
     run.subtree, run.context.usage, run.context.steps = replay.subtree, replay.usage, replay.steps
     run.context.quota = replay.quota

@@ -20,7 +20,6 @@ from ramet.agent.toolset import Toolset
 from ramet.concurrency.limit_queue import QueuedRequest
 from ramet.core.budget import Budget
 from ramet.core.equal_mail import RecentMail
-from ramet.core.errors import BudgetExceeded
 from ramet.core.events import LimitPaused
 from ramet.core.ids import RunId
 from ramet.core.lifecycle import LIVE_STATES, State
@@ -151,7 +150,9 @@ class Run:
     time_stopped_at: float | None = None  #: since when its time stands; None: it does not
     turn_result: Result | None = None  #: of the newest turn that ended here, once that is recorded
     limit_waits: list[QueuedRequest[Any]] = field(default_factory=list)  #: its requests that wait at limits
-    limit_pause: BudgetExceeded | LimitPaused | None = None  #: the recorded pause, until it goes on
+    limit_pause: LimitPaused | None = None  #: the recorded pause, until it goes on
+    #: scopes and resources at which a person refused its requests, with the turn for which that holds
+    denied_limits: dict[tuple[str, str], int] = field(default_factory=dict)
     raised_limits: dict[str, Limits] = field(default_factory=dict)  #: what was added to its limits, by the owner's key
     pending_change: Callable[[], None] | None = None  #: a change to apply when its next turn begins
     memory: Any = None  #: its working copy of its state, once that was requested
