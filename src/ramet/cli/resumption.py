@@ -35,8 +35,8 @@ from ramet.host.control.run_queries import journal_in
 from ramet.host.journal.journal import TREES, Journal
 from ramet.host.recovery.resume import ResumeOptions, UnfinishedTree, unfinished_trees
 from ramet.host.runtime import AgentRuntime
+from ramet.host.trees.exhausted_limits import exhausted_limits
 from ramet.host.trees.factory import OpenTree
-from ramet.host.trees.paused_limits import paused_limits
 from ramet.spawn.handle import Handle
 from ramet.spawn.lifecycle.run_results import paused_result
 from ramet.spawn.run import Run
@@ -203,7 +203,7 @@ class Resumption:
         """End the process, and leave the paused trees to another one."""
         paused = [each for each in self.trees if each.is_paused]
         for each in paused:
-            print_commands(self._err, paused_limits(each.open_tree.tree.register), self._options.dir)
+            print_commands(self._err, exhausted_limits(each.open_tree.tree.register), self._options.dir)
         await leave_process(list(self._runtimes.values()), [each.open_tree for each in paused], status)
 
     async def _runtime(self, backend: Any) -> AgentRuntime:

@@ -287,8 +287,11 @@ def _add_control(add: Add) -> None:
     port.add_argument(
         "port", nargs="?", type=parse_name, metavar="NAME", help="a port of its policy (default: all ports)"
     )
-    add("approvals", WHERE, "list the calls that wait for an approval", anywhere=True)
-    for verb, summary in (("approve", "approve a call of a run"), ("deny", "deny a call of a run")):
+    add("approvals", WHERE, "list the calls that wait for an approval, and the runs at limits", anywhere=True)
+    for verb, summary in (
+        ("approve", "approve a call of a run, or raise the limit where it waits"),
+        ("deny", "deny a call of a run, or refuse its request at a limit"),
+    ):
         each = add(verb, f"ID [--reason TEXT] {WHERE}", summary, anywhere=True)
         each.add_argument("id", type=parse_name, metavar="ID", help="the approval (see ramet approvals)")
         each.add_argument("--reason", default="", metavar="TEXT", help="the reason")

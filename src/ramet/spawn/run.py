@@ -152,6 +152,8 @@ class Run:
     time_stopped_at: float | None = None  #: since when its time stands; None: it does not
     turn_result: Result | None = None  #: of the newest turn that ended here, once that is recorded
     pauses: RunPauses = field(default_factory=RunPauses)
+    #: scopes and resources at which a person refused its requests, with the turn for which that holds
+    denied_limits: dict[tuple[str, str], int] = field(default_factory=dict)
     raised_limits: dict[str, Limits] = field(default_factory=dict)  #: what was added to its limits, by the owner's key
     pending_change: Callable[[], None] | None = None  #: a change to apply when its next turn begins
     memory: Any = None  #: its working copy of its state, once that was requested

@@ -12,7 +12,7 @@ from ramet.core.outcome import Status
 from ramet.core.policy.policy import Policy
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
-from ramet.host.trees.paused_limits import PausedLimit, end_at_limit, paused_limits
+from ramet.host.trees.exhausted_limits import ExhaustedLimit, end_at_limit, exhausted_limits
 from ramet.models.scripted.dialogue import Call
 from ramet.models.scripted.model import ScriptedModel
 from ramet.tools.spawn_request import SpawnRequest
@@ -25,10 +25,10 @@ from tests.trips.kits.sessions import has_no_reservation, of_kind, session_event
 __all__ = ["backend"]
 
 
-def limits_of(session: Session[Any]) -> list[PausedLimit]:
+def limits_of(session: Session[Any]) -> list[ExhaustedLimit]:
     """Return the limits at which the tree of a session is paused."""
     (tree,) = session.runtime.trees.values()
-    return paused_limits(tree.tree.register)
+    return exhausted_limits(tree.tree.register)
 
 
 async def test_each_paused_limit_says_what_is_used_and_what_a_raise_must_be() -> None:

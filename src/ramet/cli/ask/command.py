@@ -37,8 +37,8 @@ from ramet.core.events import RunEnded
 from ramet.core.limits import Limits, SpawnLimits
 from ramet.core.policy.permissions import NO_PERMISSIONS
 from ramet.host.session import MAX_PROMPT, Session, sandboxed_children
+from ramet.host.trees.exhausted_limits import exhausted_limits
 from ramet.host.trees.factory import OpenTree
-from ramet.host.trees.paused_limits import paused_limits
 from ramet.spawn.lifecycle.run_results import paused_result
 from ramet.tools.workspace import workspace_tools
 
@@ -129,7 +129,7 @@ async def _leave(
         transcripts = None if options.quiet else session.transcripts
         with contextlib.suppress(OSError):
             print_status(err, result, model, now=clock.now(), transcripts=transcripts)
-    print_commands(err, paused_limits(tree.tree.register), options.dir)
+    print_commands(err, exhausted_limits(tree.tree.register), options.dir)
     await leave_process([session.runtime], [tree], result.exit_code)
 
 

@@ -16,13 +16,13 @@ from rich.text import Text
 from ramet.cli.paths import display_path
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.signals import kill_descendants
+from ramet.core.replay.paused_limits import raise_option
 from ramet.host.runtime import AgentRuntime
+from ramet.host.trees.exhausted_limits import ExhaustedLimit
 from ramet.host.trees.factory import OpenTree
-from ramet.host.trees.paused_limits import PausedLimit
-from ramet.spawn.limits.waits import RAISE_OPTIONS
 
 
-def print_commands(err: Console, limits: Iterable[PausedLimit], folder: Path) -> None:
+def print_commands(err: Console, limits: Iterable[ExhaustedLimit], folder: Path) -> None:
     """Print what is paused, and the commands with which it goes on."""
     with contextlib.suppress(OSError):
         for each in limits:
@@ -30,9 +30,9 @@ def print_commands(err: Console, limits: Iterable[PausedLimit], folder: Path) ->
             err.print(Text(f"to go on: {resume_command(each, folder)}"), soft_wrap=True)
 
 
-def resume_command(paused: PausedLimit, folder: Path) -> str:
+def resume_command(paused: ExhaustedLimit, folder: Path) -> str:
     """Return the command that raises a limit by the suggested amount, and continues its tree."""
-    option = RAISE_OPTIONS[paused.resource]
+    option = raise_option(paused.resource)
     where = "" if folder == Path.cwd() else f" --dir {_quoted(folder)}"
     return f"ramet resume {paused.run} {option} {paused.suggestion:.12g}{where}"
 

@@ -9,8 +9,8 @@ from typing import Self
 from ramet.core.errors import StoreFailed
 from ramet.core.events import Event, TextDelta
 from ramet.host.journal.subscription import listen
+from ramet.host.trees.exhausted_limits import ExhaustedLimit, exhausted_limits
 from ramet.host.trees.factory import OpenTree
-from ramet.host.trees.paused_limits import PausedLimit, paused_limits
 
 #: Steps of the event loop after which a run that could go on is seen to do so.
 _STEPS = 50
@@ -36,9 +36,9 @@ class PauseWatch:
         self._listener.close()
 
     @property
-    def limits(self) -> list[PausedLimit]:
+    def limits(self) -> list[ExhaustedLimit]:
         """The limits at which runs are paused now; others may work meanwhile."""
-        return paused_limits(self._register)
+        return exhausted_limits(self._register)
 
     @property
     def is_paused(self) -> bool:

@@ -16,14 +16,14 @@ from ramet.cli.render.sanitize import one_line
 from ramet.cli.values import parse_int, parse_number
 from ramet.core.errors import RametError
 from ramet.core.limits import Limits
+from ramet.host.trees.exhausted_limits import ExhaustedLimit, end_at_limit
 from ramet.host.trees.factory import OpenTree
-from ramet.host.trees.paused_limits import PausedLimit, end_at_limit
 
 LATER = ("later", "l")
 END = ("end", "e")
 
 
-def parse_raise(paused: PausedLimit, text: str) -> Limits:
+def parse_raise(paused: ExhaustedLimit, text: str) -> Limits:
     """Return what is added to a limit. Raises argparse.ArgumentTypeError if the text is no such amount."""
     amount = parse_number(text) if paused.resource == "usd" else parse_int(1)(text)
     if not amount:
@@ -42,7 +42,7 @@ class PauseQuestions:
         self, tree: OpenTree, watch: PauseWatch, questions: Questions, err: Console, leave: Callable[[], None] | None
     ) -> None:
         self._tree, self._watch, self._questions, self._err, self._leave = tree, watch, questions, err, leave
-        self._asked: dict[str, PausedLimit] = {}
+        self._asked: dict[str, ExhaustedLimit] = {}
 
     async def serve(self) -> None:
         """Ask about each limit while nothing else in the tree goes on, until cancelled."""
@@ -58,7 +58,7 @@ class PauseQuestions:
             for key in list(self._asked):
                 self._withdraw(key)
 
-    def _ask_about(self, paused: dict[str, PausedLimit]) -> None:
+    def _ask_about(self, paused: dict[str, ExhaustedLimit]) -> None:
         for key, limit in paused.items():
             if key not in self._asked:
                 self._asked[key] = limit
@@ -68,7 +68,7 @@ class PauseQuestions:
         del self._asked[key]
         self._questions.withdraw(key)
 
-    def _print(self, limit: PausedLimit) -> None:
+    def _print(self, limit: ExhaustedLimit) -> None:
         show = self._err.print
         more = f" and {len(limit.waiting) - 1} more" if len(limit.waiting) > 1 else ""
         show()
@@ -79,7 +79,7 @@ class PauseQuestions:
         others = "end" if self._leave is None else "end, later"
         show(Text(f"Raise it by how much? [{limit.suggestion:.12g}, or {others}] ", "bold"), end="")
 
-    async def _take(self, limit: PausedLimit, typed: str) -> bool:
+    async def _take(self, limit: ExhaustedLimit, typed: str) -> bool:
         """Do what was typed; return False if that was not possible. An empty line accepts the suggested amount."""
         word = typed.strip().lower()
         is_at_end = not typed.endswith("\n")  # The terminal has no more input.

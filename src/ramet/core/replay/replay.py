@@ -161,7 +161,7 @@ class TreeReplay:
             case QuotaReached():
                 run.quota = event
             case BudgetRefused():
-                run.refusal = event
+                run.apply_refusal(event)
             case LimitPaused():
                 run.limit_pause = event
             case RunPaused():
@@ -190,7 +190,7 @@ class TreeReplay:
                     run.turn_began_at, run.attempt, run.replies = len(run.conversation), 1, 0
                     run.objections = 0
                     run.exhausted_resource, run.refusal = "", None
-                    run.limit_pause = run.quota = None
+                    run.limit_pause = run.limit_denial = run.quota = None
                 else:
                     self._charge_open_requests(run)  # The resuming kernel has counted these; readers must, too.
                 run.turn, run.is_in_turn, run.state = event.turn, True, "running"
@@ -299,6 +299,7 @@ class TreeReplay:
         if parent is not None:
             self._runs_by_call[parent.id, event.parent_call or ""] = run
             parent.spawns += 1
+            parent.limit_pause = None
             parent.subtree_usage = parent.subtree
         self.ledger.append(LedgerEntry(event.run, OPEN))
         if parent is not None:

@@ -24,10 +24,8 @@ T = TypeVar("T")
 _STATEFUL_TOOLS = frozenset({PYTHON})
 
 
-def as_refusal(pause: BudgetExceeded | LimitPaused) -> BudgetExceeded:
+def as_refusal(pause: LimitPaused) -> BudgetExceeded:
     """Return a recorded pause as the refusal that caused it."""
-    if isinstance(pause, BudgetExceeded):
-        return pause
     return BudgetExceeded(pause.resource, asked=pause.asked, left=pause.left, scope=pause.scope)
 
 

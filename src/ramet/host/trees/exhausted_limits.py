@@ -15,7 +15,7 @@ from ramet.spawn.run import Run
 
 
 @dataclass(frozen=True, kw_only=True)
-class PausedLimit:
+class ExhaustedLimit:
     """A limit that must be raised before what waits there can go on."""
 
     run: RunId  #: the run that has the limit
@@ -43,7 +43,7 @@ class PausedLimit:
         return f"{self.waiting[0]}{more} at the limit of {self.scope}: {self.resource}, {used}, {self.asked:.12g} asked"
 
 
-def paused_limits(register: RunRegistry) -> list[PausedLimit]:
+def exhausted_limits(register: RunRegistry) -> list[ExhaustedLimit]:
     """Return the limits at which only a raise can help, in the order of the runs that wait there."""
     by_scope: dict[tuple[int, str], list[tuple[Run, Budget, BudgetExceeded]]] = {}
     for run, request, refusal in _exhausted(register):
@@ -56,7 +56,7 @@ def paused_limits(register: RunRegistry) -> list[PausedLimit]:
             continue
         limit = owner.limit(resource)
         found.append(
-            PausedLimit(
+            ExhaustedLimit(
                 run=holder.info.id,
                 scope=owner.scope,
                 resource=resource,
@@ -70,7 +70,7 @@ def paused_limits(register: RunRegistry) -> list[PausedLimit]:
     return found
 
 
-def end_at_limit(register: RunRegistry, paused: PausedLimit) -> None:
+def end_at_limit(register: RunRegistry, paused: ExhaustedLimit) -> None:
     """End what waits at a limit, and all that does not fit there from now on, as with `at_limit="end"`.
 
     Nothing is left for a last answer. The decision is not recorded: in another process the limit pauses again.
