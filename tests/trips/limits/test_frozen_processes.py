@@ -278,7 +278,7 @@ async def test_the_kill_of_a_kernel_leaves_no_frozen_process(
 
 async def test_the_values_of_an_agents_code_outlive_a_pause(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """A conversation with the tool `python` is frozen where another one gives its process up."""
-    replies = [Call("python", {"code": "x = 41"}), Call("python", {"code": "x + 1"}), "done"]
+    replies: list[Any] = [Call("python", {"code": "x = 41"}), Call("python", {"code": "x + 1"}), "done"]
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
         session = await Session(
             ScriptedModel(replies),

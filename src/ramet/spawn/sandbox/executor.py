@@ -415,8 +415,8 @@ async def _start_sandbox(
         freeze.start()
         yield running
     finally:
-        freeze.close()
         run.sandbox.current, run.sandbox.can_outlive_kernel = None, False
+        freeze.close()
         try:
             await run_shielded(_end(running, run))  # Raises if it was cancelled again meanwhile.
         finally:
