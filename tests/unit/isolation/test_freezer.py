@@ -11,7 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from ramet.isolation.limits.cgroup import fields
 from ramet.isolation.limits.cgroups import Cgroup, reap_groups
+from ramet.isolation.limits.cpu_throttle import Pause
 from ramet.isolation.limits.freezer import Freezer
 from ramet.isolation.limits.freezer_groups import FreezerGroups
 from ramet.isolation.linux import procfs
@@ -64,6 +66,11 @@ def freezer_of(process: subprocess.Popen[bytes], make_group: MakeGroup) -> Freez
     return Freezer(lambda: procfs.tree(process.pid), make_group)
 
 
+def start_shell() -> subprocess.Popen[bytes]:
+    """Start a shell that waits for a line."""
+    return subprocess.Popen(["sh", "-c", "read line"], stdin=subprocess.PIPE)
+
+
 def count_meanwhile() -> None:
     """Return once another process has started many others."""
     subprocess.run(["sh", "-c", "i=0; while [ $i -lt 100 ]; do /bin/true; i=$((i+1)); done"], check=True)
@@ -85,6 +92,27 @@ async def test_a_tree_that_always_starts_processes_stands_still(
         assert size(tmp_path) == before
         assert not freezer.hold()
         freezer.thaw()
+
+
+async def test_processes_that_are_in_the_group_already_are_frozen_by_it(
+    tmp_path: Path, groups: FreezerGroups, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The group that has the limits of a sandbox freezes it, too: no process is moved or stopped by a signal."""
+    if (group := groups.make("test")) is None or group.freezer is None:
+        pytest.skip("this machine has no control groups of version 2 for us")
+    process = start_shell()
+    group.add(process.pid)
+    monkeypatch.setattr(Pause, "stop", lambda self: pytest.fail("a signal was sent"))
+    freezer = Freezer(lambda: procfs.tree(process.pid), lambda: group)
+
+    freezer.freeze()
+
+    assert fields(group.freezer / "cgroup.events")["frozen"] == 1
+    freezer.thaw()
+    assert fields(group.freezer / "cgroup.events")["frozen"] == 0
+    process.kill()
+    process.communicate()
+    assert await group.remove()
 
 
 async def test_a_frozen_process_ends_when_it_is_killed(

@@ -425,10 +425,10 @@ async def _start_sandbox(
             pause.start()
         yield running
     finally:
+        run.sandbox.current, run.sandbox.can_outlive_kernel = None, False
         freeze.close()
         if pause is not None:
             pause.close()
-        run.sandbox.current, run.sandbox.can_outlive_kernel = None, False
         try:
             await run_shielded(_end(running, run))  # Raises if it was cancelled again meanwhile.
         finally:
