@@ -27,6 +27,7 @@ _COMMANDS = {
     "keep": "operate.gc:keep",
     "logs": "operate.logs:logs",
     "passages": "operate.safety_events:list_gate_events",
+    "pause": "operate.pause:run_pause_command",
     "port": "operate.port:port",
     "ps": "operate.ps:ps",
     "raise": "operate.control:run_control_command",
@@ -42,6 +43,7 @@ _COMMANDS = {
     "stop": "operate.control:run_control_command",
     "tree": "operate.ps:tree",
     "trust": "commands.trust:trust",
+    "unpause": "operate.pause:run_pause_command",
 }
 
 

@@ -135,14 +135,14 @@ class Resumption:
                 if (await tree.replay()).is_over:
                     await tree.close(runtime.clock.now())
                     continue
-                await self._resume_tree(tree, RaiseAtResume(run, add) if add.as_data() else None)
+                await self._resume_tree(tree, run, RaiseAtResume(run, add) if add.as_data() else None)
             except DefinitionMissing as problem:
                 problems.append(f"{tree.root}: {problem}")
             except DamagedTree as problem:
                 problems.append(str(problem))
         return problems
 
-    async def _resume_tree(self, tree: UnfinishedTree, raising: RaiseAtResume | None) -> None:
+    async def _resume_tree(self, tree: UnfinishedTree, run: str, raising: RaiseAtResume | None) -> None:
         facts = ask_facts(tree)
         runtime = await self._runtime(None if facts is None else facts.backend)
         asks = facts is not None and not facts.is_approved
@@ -150,6 +150,7 @@ class Resumption:
         if facts is not None:
             supplied = resume_options(tree, facts, attended=self._questions is not None)
         for handle in await runtime.resume(only=tree.root, prepare=raising, **supplied):
+            await self._end_pause(handle, runtime, run)
             # At once: the tree may have ended and closed after the next await.
             open_tree = runtime.trees[handle.run.info.root]
             handler = PauseHandler(self._err, self._questions, _leave_later)
@@ -165,6 +166,17 @@ class Resumption:
             )
         if raising is not None and raising.note:
             print_note(raising.note)
+
+    async def _end_pause(self, root: Handle, runtime: AgentRuntime, run: str) -> None:
+        """End the pause of the run that the command names; say which other runs stay paused."""
+        register = runtime.trees[root.run.info.root].tree.register
+        for each in list(register.living()):
+            if each.pauses.reason is None:
+                continue
+            if each.info.id == run:
+                await runtime.trees[root.run.info.root].tree.handle(each).resume()
+            else:
+                print_note(f"{each.path} stays paused by a person; to go on: ramet unpause {each.info.id}")
 
     async def wait(self) -> None:
         """Wait until each tree has a result, or is paused while nobody raises its limit."""

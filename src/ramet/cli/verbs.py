@@ -261,6 +261,21 @@ def _add_control(add: Add) -> None:
     _add_amounts(more)
     more.add_argument("--seconds", type=parse_number, metavar="S", help="time")
     more.add_argument("--key", type=parse_name, metavar="KEY", help="a repeated command with the same key adds nothing")
+    for verb, usage, summary, details in (
+        (
+            "pause",
+            f"ID | --all [--reason TEXT] [--now] {WHERE}",
+            "pause a run and all runs below it",
+            "What is under way ends, and nothing new begins until `ramet unpause`.",
+        ),
+        ("unpause", f"ID | --all {WHERE}", "let a paused run go on", "So do the runs below it that are not paused."),
+    ):
+        each = add(verb, usage, summary, details, anywhere=True)
+        each.add_argument("id", nargs="?", type=parse_name, metavar="ID", help="the run")
+        each.add_argument("--all", action="store_true", help="every tree that is active now")
+        if verb == "pause":
+            each.add_argument("--reason", default="", metavar="TEXT", help="the reason, which is on record")
+            each.add_argument("--now", action="store_true", help="cut what is under way")
     cp = add(
         "cp",
         f"ID PATH [TO] {WHERE}",

@@ -164,7 +164,7 @@ async def test_a_pause_now_cuts_a_request_which_is_made_again() -> None:
         await session.end_pause()
         assert (await turn).value == "done"
         assert server.count == 2
-        assert session.context.budget.spent_amount("model_calls") == 2
+        assert session.usage.model_calls == 2
 
 
 async def test_a_pause_now_answers_a_call_as_cut_off_and_leaves_one_that_waits_for_a_child() -> None:

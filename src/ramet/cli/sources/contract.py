@@ -130,6 +130,12 @@ class Source(Protocol):
     async def raise_limits(self, run: str, add: Mapping[str, float], key: str) -> dict[str, Any]:
         """Add to the limits of a run; return the `run`, and its new `limits`."""
 
+    async def pause(self, run: str, reason: str, *, now: bool) -> dict[str, Any]:
+        """Pause a run and all below it; return the `paused` paths, and those that are still `working`."""
+
+    async def resume(self, run: str) -> dict[str, Any]:
+        """Let a paused run go on; return it as `resumed`."""
+
     async def read_file(self, run: str, path: str) -> bytes:
         """Return the content of a file of a running run, by its path in the run's workspace."""
 

@@ -25,10 +25,12 @@ from ramet.host.control.run_queries import (
 )
 from ramet.host.control.socket import (
     Answer,
+    EndPause,
     FindPorts,
     FindWorkspace,
     KernelEnded,
     NoKernel,
+    Pause,
     RaiseLimits,
     Refused,
     Request,
@@ -145,6 +147,12 @@ class LocalSource:
 
     async def raise_limits(self, run: str, add: Mapping[str, float], key: str) -> dict[str, Any]:
         return await self._ask(RaiseLimits(run=run, add=dict(add), key=key), run)
+
+    async def pause(self, run: str, reason: str, *, now: bool) -> dict[str, Any]:
+        return await self._ask(Pause(run=run, reason=reason, now=now), run)
+
+    async def resume(self, run: str) -> dict[str, Any]:
+        return await self._ask(EndPause(run=run), run)
 
     async def read_file(self, run: str, path: str) -> bytes:
         """Read the file here, at the kernel's location: it may be larger than a message to the kernel can be."""

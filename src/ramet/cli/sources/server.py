@@ -110,6 +110,14 @@ class ServerSource:
         limits = await self._kernel.raise_limits(run, key=key, **add)  # type: ignore[arg-type]  # names of limits
         return {"run": run, "limits": limits}
 
+    async def pause(self, run: str, reason: str, *, now: bool) -> dict[str, Any]:
+        receipt = await self._kernel.pause(run, reason, now=now)
+        return {"paused": list(receipt.paused), "working": list(receipt.working)}
+
+    async def resume(self, run: str) -> dict[str, Any]:
+        await self._kernel.resume(run)
+        return {"resumed": run}
+
     async def read_file(self, run: str, path: str) -> bytes:
         return await self._kernel.read_file(run, path)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ramet.host.trees.manager import Trees
     from ramet.spawn.handle import Handle
     from ramet.store.contract import Store
-    from ramet.tools.run_info import StopReceipt
+    from ramet.tools.run_info import PauseReceipt, StopReceipt
 
 
 class OperatorControl:
@@ -80,6 +80,14 @@ class OperatorControl:
     async def raise_limits(self, run: str, add: Limits, key: str) -> Limits:
         """Add to the limits of a run, and return the new ones. Raises like `reach` and `Handle.raise_limits`."""
         return await (await self.reach(run)).raise_limits(add, key=key)
+
+    async def pause(self, run: str, reason: str = "", *, now: bool = False) -> PauseReceipt:
+        """Pause a run and all below it. Raises like `reach` and `Handle.pause`."""
+        return await (await self.reach(run)).pause(reason, now=now)
+
+    async def resume(self, run: str) -> None:
+        """End the pause of a run. Raises like `reach` and `Handle.resume`."""
+        await (await self.reach(run)).resume()
 
     def approvals(self) -> list[Pending]:
         """Return the pending questions, and the runs that wait at limits, the oldest first."""

@@ -72,6 +72,20 @@ class RaiseLimits(Struct, frozen=True, kw_only=True, tag="raise", forbid_unknown
     key: str = ""
 
 
+class Pause(Struct, frozen=True, kw_only=True, tag="pause", forbid_unknown_fields=True):
+    """A request to pause a run and all below it; with `now`, what they do is cut."""
+
+    run: str
+    reason: str = ""
+    now: bool = False
+
+
+class EndPause(Struct, frozen=True, kw_only=True, tag="end_pause", forbid_unknown_fields=True):
+    """A request to let a paused run go on."""
+
+    run: str
+
+
 class FindWorkspace(Struct, frozen=True, kw_only=True, tag="workspace", forbid_unknown_fields=True):
     """A request to copy the present files of a run to this machine, and return their folder."""
 
@@ -103,6 +117,8 @@ Request = (
     | Send
     | Stop
     | RaiseLimits
+    | Pause
+    | EndPause
     | FindWorkspace
     | FindPorts
     | ListPauses
@@ -218,6 +234,12 @@ class ControlSocket:
             case RaiseLimits(run=run, add=add, key=key):
                 limits = await self._operator.raise_limits(run, limits_from(add), key)
                 return {"run": run, "limits": limits.as_data()}
+            case Pause(run=run, reason=reason, now=now):
+                pause = await self._operator.pause(run, reason, now=now)
+                return {"paused": pause.paused, "working": pause.working}
+            case EndPause(run=run):
+                await self._operator.resume(run)
+                return {"resumed": run}
             case FindWorkspace(run=run):
                 workspace = await workspace_of((await self._operator.reach(run)).run)
                 return {"folder": str(workspace.folder), "max_bytes": workspace.max_bytes}

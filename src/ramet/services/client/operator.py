@@ -32,6 +32,7 @@ from ramet.services.operator.contract import (
     GatePolicy,
     KeptTree,
     PassageRow,
+    PausedRuns,
     PlainAgent,
     RecipeRow,
     ShownSession,
@@ -131,6 +132,17 @@ class OperatorClient:
         body = encode({"add": add, "key": key})
         raised = await self._transport.call(endpoints.RAISE_LIMITS, id, body=body, idempotency_key=idempotency_key)
         return raised.limits
+
+    async def pause(self, id: str, reason: str = "", *, now: bool = False) -> PausedRuns:
+        """Pause a run and all runs below it; with `now`, cut what they do.
+
+        Raises Unknown, InvalidValue, and Gone if the run is not active.
+        """
+        return await self._transport.call(endpoints.PAUSE_RUN, id, reason=reason, now=now)
+
+    async def resume(self, id: str) -> None:
+        """Let a paused run go on. Raises Unknown, Gone, and InvalidValue if a run above it is paused."""
+        await self._transport.call(endpoints.RESUME_RUN, id)
 
     async def read_file(self, id: str, path: str) -> bytes:
         """Return the content of a file of an active run, by its path relative to the run's workspace.

@@ -88,6 +88,8 @@ class SyncKernel:
     send = blocking(OperatorClient.send)
     stop = blocking(OperatorClient.stop)
     raise_limits = blocking(OperatorClient.raise_limits)
+    pause = blocking(OperatorClient.pause)
+    resume = blocking(OperatorClient.resume)
     read_file = blocking(OperatorClient.read_file)
     keep = blocking(OperatorClient.keep)
     sessions = blocking(OperatorClient.sessions)

@@ -49,6 +49,8 @@ from ramet.services.operator.contract import (
     Paging,
     PassageFilter,
     PassagePage,
+    PausedRuns,
+    PauseRun,
     PutGatePolicy,
     RaisedLimits,
     RaiseLimits,
@@ -130,6 +132,8 @@ RUN_EVENTS = Endpoint("run_events", "GET", "/v1/runs/{run}/events", NoneType, qu
 SEND_RUN = Endpoint("send_run", "POST", "/v1/runs/{run}/mail", Sent, takes=Mail)
 STOP_RUN = Endpoint("stop_run", "POST", "/v1/runs/{run}/stop", Stopped, takes=StopRun)
 RAISE_LIMITS = Endpoint("raise_limits", "POST", "/v1/runs/{run}/limits", RaisedLimits, takes=RaiseLimits)
+PAUSE_RUN = Endpoint("pause_run", "POST", "/v1/runs/{run}/pause", PausedRuns, takes=PauseRun)
+RESUME_RUN = Endpoint("resume_run", "POST", "/v1/runs/{run}/resume", NoneType)
 RUN_FILE = Endpoint("run_file", "GET", "/v1/runs/{run}/file", bytes, query=WhichFile)
 KEEP_RUN = Endpoint("keep_run", "POST", "/v1/runs/{run}/keep", KeptTree, takes=KeepTree)
 LIST_APPROVALS = Endpoint("list_approvals", "GET", "/v1/approvals", ApprovalPage, query=Paging)

@@ -121,6 +121,20 @@ class RaisedLimits(Struct, kw_only=True):
     limits: dict[str, Any]
 
 
+class PauseRun(BaseRequest):
+    """Pause a run and all below it: nothing new begins. With `now`, what they do is cut."""
+
+    reason: str = ""
+    now: bool = False
+
+
+class PausedRuns(Struct, kw_only=True):
+    """The paths of the runs that a pause covers: those that do nothing, and those with work under way."""
+
+    paused: Sequence[str]
+    working: Sequence[str]
+
+
 class KeepTree(BaseRequest):
     """Keep the tree of a run in the journal whatever its age, or stop keeping it."""
 

@@ -20,6 +20,8 @@ from ramet.services.operator.contract import (
     ApprovalPage,
     KeptTree,
     Paging,
+    PausedRuns,
+    PauseRun,
     RaisedLimits,
     RaiseLimits,
     Sent,
@@ -91,6 +93,27 @@ class KernelViews:
         except Unknown:
             raise await self._gone(run) from None
         return RaisedLimits(run=run, limits=limits.as_data())
+
+    async def pause(self, run: str, request: PauseRun) -> PausedRuns:
+        """Pause a run and all below it.
+
+        Raises Unknown, InvalidValue, and Gone for a run that is not active.
+        """
+        try:
+            receipt = await self._steering.pause(run, request.reason, now=request.now)
+        except Unknown:
+            raise await self._gone(run) from None
+        return PausedRuns(paused=list(receipt.paused), working=list(receipt.working))
+
+    async def resume(self, run: str) -> None:
+        """End the pause of a run.
+
+        Raises Unknown, InvalidValue, and Gone for a run that is not active.
+        """
+        try:
+            await self._steering.resume(run)
+        except Unknown:
+            raise await self._gone(run) from None
 
     async def read_file(self, run: str, path: str) -> bytes:
         """Return the content of a file of a running run.

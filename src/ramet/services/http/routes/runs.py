@@ -22,6 +22,8 @@ from ramet.services.operator.contract import (
     KeepTree,
     KeptTree,
     Paging,
+    PausedRuns,
+    PauseRun,
     RaisedLimits,
     RaiseLimits,
     RunFilter,
@@ -106,6 +108,29 @@ async def _raise_limits(call: RequestContext) -> RaisedLimits:
     if not request.key and call.attempt is not None:  # A repetition adds nothing either.
         request.key = f"request-{call.attempt.entropy(16).hex()}"
     return await call.kernel("run").raise_limits(call.path("run"), request)
+
+
+@OPERATIONS.add(
+    endpoints.PAUSE_RUN,
+    "Pause a run and all runs below it: what is under way ends, nothing new begins",
+    repetition="again",
+    of="run",
+    refuses=(410,),
+)
+async def _pause(call: RequestContext) -> PausedRuns:
+    return await call.kernel("run").pause(call.path("run"), await call.json(PauseRun))
+
+
+@OPERATIONS.add(
+    endpoints.RESUME_RUN,
+    "Let a paused run go on, and the runs below it that are not paused themselves",
+    repetition="again",
+    of="run",
+    status=204,
+    refuses=(410,),
+)
+async def _resume(call: RequestContext) -> None:
+    await call.kernel("run").resume(call.path("run"))
 
 
 @OPERATIONS.add(
