@@ -94,6 +94,21 @@ async def test_a_denied_request_ends_the_turn_as_a_limit_that_ends_does() -> Non
         await turn
 
 
+async def test_the_next_turn_after_an_interrupt_pauses_anew() -> None:
+    """Nothing waits between the turns, and the second pause is on record under an id of its own."""
+    async with Session(ScriptedModel(["done"]), limits=pausing(model_calls=0)) as session:
+        ids = []
+        for prompt in ("go", "again"):
+            turn = asyncio.create_task(session.ask(prompt))
+            await paused(session)
+            ids.append(only(session).id)
+            await session.interrupt()
+            await turn
+            assert session.approvals.pending == ()
+        assert ids[0] != ids[1]
+        assert len(of_kind(session_events(session), LimitPaused)) == 2
+
+
 async def test_the_calls_of_one_reply_are_one_entry() -> None:
     """One approval lets all of them run; one denial refuses all of them."""
 
