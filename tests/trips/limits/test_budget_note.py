@@ -47,7 +47,7 @@ def client(server: Provider, kind: str) -> Any:
 
 def last_text(body: dict[str, Any]) -> str:
     """Return the last text of a request."""
-    content = (body.get("messages") or body["input"])[-1]["content"]
+    content = body["messages" if "messages" in body else "input"][-1]["content"]
     return str(content if isinstance(content, str) else content[-1]["text"])
 
 

@@ -94,6 +94,21 @@ async def test_a_denied_request_ends_the_turn_as_a_limit_that_ends_does() -> Non
         await turn
 
 
+async def test_the_next_turn_after_an_interrupt_pauses_anew() -> None:
+    """Nothing waits between the turns, and the second pause is on record under an id of its own."""
+    async with Session(ScriptedModel(["done"]), limits=pausing(model_calls=0)) as session:
+        ids = []
+        for prompt in ("go", "again"):
+            turn = asyncio.create_task(session.ask(prompt))
+            await paused(session)
+            ids.append(only(session).id)
+            await session.interrupt()
+            await turn
+            assert session.approvals.pending == ()
+        assert ids[0] != ids[1]
+        assert len(of_kind(session_events(session), LimitPaused)) == 2
+
+
 async def test_the_calls_of_one_reply_are_one_entry() -> None:
     """One approval lets all of them run; one denial refuses all of them."""
 
@@ -140,6 +155,8 @@ async def test_an_approval_lets_its_request_pass_those_before_it() -> None:
         assert asked == ["part 2"]
         assert states(session)["main/c0"] == states(session)["main/c1"] == "paused"
         session.approvals.answer(entries["main/c1"].id, True)
+        # Its call may return what it reserved, so c0 needs no raise now. An answer to what was shown still counts.
+        assert session.approvals.pending == ()
         session.approvals.answer(entries["main/c0"].id, True)
         await eventually(lambda: len(asked) == 3)
 
@@ -205,6 +222,31 @@ async def test_a_run_that_was_killed_at_its_limit_is_the_same_entry_in_the_next_
             assert len(of_kind(session_events(again), LimitsRaised)) == (last is LimitPaused)
 
 
+async def test_a_request_whose_raise_another_used_after_a_kill_is_a_new_entry() -> None:
+    """The approval is on record, and its kernel is killed; the amount goes to the first in line of the next process."""
+    store = MemoryStore()
+    async with AgentRuntime(store=store) as first:
+        session = await Session(
+            ScriptedModel(["done"]), runtime=first, limits=pausing(model_calls=0), session_id="talk"
+        ).start()
+        for number in range(3):
+            await session.spawn(SpawnRequest(prompt=f"part {number}", mode="fresh", name=f"c{number}"))
+            await paused(session, f"main/c{number}")
+        entries = session.approvals.pending
+        session.approvals.answer(entries[2].id, True)
+        await eventually(lambda: states(session)["main/c2"] == "completed")
+        await session.cancel()
+    cut = await cut_behind(store, partial(_is_of, LimitsRaised), 1)
+    async with AgentRuntime(store=cut) as second:
+        again = await Session.resume("talk", ScriptedModel({"": ["done"]}), runtime=second)
+        await eventually(lambda: sorted(states(again).values()).count("paused") == 2)
+        for _ in range(2):
+            await eventually(lambda: again.approvals.pending)
+            assert entries[2].id not in {each.id for each in again.approvals.pending}
+            again.approvals.answer(again.approvals.pending[-1].id, True)
+        await eventually(lambda: list(states(again).values()).count("completed") == 3)
+
+
 async def test_a_denial_that_was_recorded_holds_after_a_kill() -> None:
     """The next process refuses the request without asking again."""
     store = MemoryStore()
@@ -252,3 +294,7 @@ async def test_a_conversation_in_a_sandbox_that_gave_its_process_up_is_denied(
         assert len(model.requests) == (1 if what == "request" else 2)  # A last word, which no limit of calls forbids.
         assert has_no_reservation(session)
         assert not of_kind(session_events(session), RunEnded)
+        if what == "calls":  # Each call has its answer before the last word.
+            kinds = [each.type for each in session.messages]
+            assert kinds == ["human", "ai", "tool", "tool", "ai"]
+            assert all("budget of main" in each.text for each in session.messages[2:4])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ramet.core.budget import Budget
 from ramet.core.errors import BudgetExceeded
-from ramet.core.events import BudgetRefused, LimitPaused, LimitsRaised, RunSpawned, TurnStarted
+from ramet.core.events import BudgetRefused, LimitPaused, LimitsRaised, RunSpawned, TurnEnded, TurnStarted
 from ramet.core.limits import RESOURCES, Amount, Limits, limits_from
 from ramet.core.replay.paused_limits import pause_id, raise_command, recorded_pauses, smallest_raise
 from ramet.core.replay.replay import TreeReplay
@@ -102,3 +102,12 @@ def test_a_denial_ends_a_pause_until_the_next_turn() -> None:
     assert recorded_pauses(replay) == []
     replay.apply(event(TurnStarted, "r", 5, turn=2))
     assert replay.root.limit_denial is None
+
+
+def test_a_turn_that_was_interrupted_waits_for_nothing() -> None:
+    """The end of a turn ends its pause."""
+    pause = event(LimitPaused, "r", 2, resource="tokens", asked=5, left=1, scope="main")
+    replay = TreeReplay().apply_all([spawned("r", 1), pause])
+    assert len(recorded_pauses(replay)) == 1
+    replay.apply(event(TurnEnded, "r", 3, turn=1, status="cancelled"))
+    assert recorded_pauses(replay) == []

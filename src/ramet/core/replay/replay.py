@@ -200,7 +200,7 @@ class TreeReplay:
                 run.active_time.start(event.at, anew=is_session)  # Each turn of a session has its own time limit.
             case TurnEnded():
                 run.turn_status = event.status
-                run.is_in_turn, run.state = False, "idle"
+                run.is_in_turn, run.state, run.limit_pause = False, "idle", None
             case TimeStopped():
                 run.active_time.stop(event.at)
             case TimeStarted():

@@ -114,7 +114,8 @@ class LimitAnswers:
         return {id: _Group(runs[id], requests) for id, requests in groups.items()}
 
     def _raised_for(self, id: str) -> Run | None:
-        return next((each for each in self._register.runs.values() if id in each.raised_limits), None)
+        """Return the run whose limit was raised by an id; raises without a key belong to none."""
+        return next((each for each in self._register.runs.values() if id and id in each.raised_limits), None)
 
     def _unknown(self, id: str) -> Unknown:
         return Unknown("approval", id, tuple(self._groups()))
