@@ -58,7 +58,7 @@ class LimitWaits:
         except BaseException:
             self._queue.leave(request)
             if run.turn.stop_result is not None:
-                run.limit_pause = None  # The next turn pauses anew.
+                run.pauses.recorded_limit = None  # The next turn pauses anew.
             if request.future.done() and not request.future.cancelled() and request.future.exception() is None:
                 undo(request.future.result())
             raise
