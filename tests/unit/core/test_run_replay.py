@@ -48,7 +48,7 @@ def test_a_run_names_what_it_waits_for() -> None:
     story = Story()
     reply = {"type": "ai", "tool_calls": [{"id": "c1", "name": "Write"}]}
 
-    assert story.replay.root.waits_for == "start"
+    assert story.replay.root.waits_for == "slot"
     assert story.add(TurnStarted, turn=1).waits_for == ""
     assert story.add(ModelAsked, step_id="s:1", model="m").waits_for == "model"
     assert story.add(MessageRecorded, message=reply, step_id="s:1").waits_for == ""

@@ -31,6 +31,7 @@ from ramet.core.events import (
     ModelCharged,
     QuotaReached,
     RunEnded,
+    RunLooping,
     RunResumed,
     RunRetried,
     RunSpawned,
@@ -53,7 +54,7 @@ from ramet.core.replay.codec import (
     insert_tool_result,
     parse_stored_message,
 )
-from ramet.core.replay.run_replay import ActiveTime, RunReplay, UnreadMail
+from ramet.core.replay.run_replay import ROOM, ActiveTime, RunReplay, UnreadMail
 
 #: Events that only an active run causes. The kernel that reports them started or resumed the run's turn.
 EXECUTION_EVENTS = frozenset(
@@ -161,6 +162,8 @@ class TreeReplay:
                 run.refusal = event
             case LimitPaused():
                 run.limit_pause = event
+            case RunLooping():
+                run.looping_call = event.call_id or ""
             case LimitsRaised():
                 run.raised.append(event)
                 if amounts := {name: more for name, more in event.add.items() if name in RESOURCES}:
@@ -170,7 +173,7 @@ class TreeReplay:
             case StateChanged():
                 if run.result is not None:  # Its conversation was reopened.
                     self._reopen_run(run)
-                run.state = event.state
+                run.state, run.waits_for_room = event.state, event.why == ROOM
                 run.is_in_turn = run.is_in_turn and event.state != "idle"
             case TurnStarted() | RunResumed():
                 keeps_sandbox = isinstance(event, RunResumed) and not run.is_rewound
@@ -223,6 +226,7 @@ class TreeReplay:
                 if mail is not None:
                     run.delivering[mail.id] = mail
             case Compacted():
+                run.context_tokens = event.after_tokens
                 if event.kept:
                     previous = run.conversation
                     run.conversation = [
@@ -289,6 +293,7 @@ class TreeReplay:
         if parent is not None:
             self._runs_by_call[parent.id, event.parent_call or ""] = run
             parent.spawns += 1
+            parent.waits_for_room = False
             parent.subtree_usage = parent.subtree
         self.ledger.append(LedgerEntry(event.run, OPEN))
         if parent is not None:
@@ -319,6 +324,7 @@ class TreeReplay:
             run.model_requests.pop(event.step_id, None)
         if event.usage is not None:
             self._spend(run, event.usage)
+            run.context_tokens = event.usage.input_tokens
         if message.kind == "tool":
             call_id = event.call_id or str(message.call_id)
             # The call of such a child was cut off, or it would have ended.

@@ -39,15 +39,17 @@ class TimeStops:
         While the run does nothing else, it has no slot, and its time stands. `is_counted` says that the slot counts the
         waiting call.
         """
-        slot, call = run.context.slot, current_call.get(None)
+        slot, call, activity = run.context.slot, current_call.get(None), run.activity
         is_in_call = call is not None and call.context.run.id == run.info.id
         begins_call = not (is_counted or is_in_call)
         if begins_call:
             slot.begin_calls()
+        activity.quota_waits += 1
         try:
             key = call.step_id if call is not None and is_in_call and not is_counted else None
             return await slot.while_waiting(self._stop_during(run, wait), key=key)
         finally:
+            activity.quota_waits -= 1
             if begins_call:
                 slot.end_call()
 
