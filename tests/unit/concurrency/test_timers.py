@@ -45,6 +45,8 @@ async def test_a_cancelled_timer_does_not_fire() -> None:
     clock, fired = FakeClock(), list[str]()
     queue, tasks = TimerQueue(clock), len(asyncio.all_tasks())
     timer = queue.call_at(10, lambda: fired.append("cancelled"))
+    await asyncio.sleep(0)
+    assert clock.sleeping == 1
     timer.cancel()
     timer.cancel()
     await asyncio.sleep(0)
@@ -57,8 +59,12 @@ async def test_a_cancelled_timer_does_not_fire() -> None:
 
 async def test_cancelled_timers_do_not_fill_the_queue() -> None:
     """Half of the queue, and a few, may be cancelled timers."""
-    queue = TimerQueue(FakeClock())
+    clock = FakeClock()
+    queue = TimerQueue(clock)
     keep = queue.call_at(10_000, lambda: None)
+    queue.call_at(10, lambda: None).cancel()
+    await clock.advance(20)
+    assert queue.count == 1
     for number in range(10_000):
         queue.call_at(20_000 + number, lambda: None).cancel()
 
