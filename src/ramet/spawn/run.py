@@ -17,6 +17,7 @@ from ramet.agent.definition import Agent
 from ramet.agent.history.compaction import Compaction
 from ramet.agent.hooks.config import HookConfig
 from ramet.agent.toolset import Toolset
+from ramet.concurrency.activity import RunActivity
 from ramet.concurrency.limit_queue import QueuedRequest
 from ramet.core.budget import Budget
 from ramet.core.equal_mail import RecentMail
@@ -32,7 +33,6 @@ from ramet.core.replay.run_replay import RunReplay
 from ramet.isolation.contract import Sandbox
 from ramet.isolation.git.worktree import Worktree
 from ramet.isolation.workspace.run_dirs import RunFolder
-from ramet.spawn.activity import RunActivity
 from ramet.spawn.admission import AdmissionSlot, ResourceShare
 from ramet.spawn.served_ports import ServedPorts
 from ramet.spawn.tool_calls import ToolCallLedger

@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk
 
 from ramet.agent.hooks.config import gates_of
 from ramet.agent.loop import MAX_TURNS
+from ramet.concurrency.activity import RunActivity
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.mailbox import Mailbox
 from ramet.concurrency.slots import Slot
@@ -18,7 +19,6 @@ from ramet.core.budget import Budget
 from ramet.core.errors import InvalidValue
 from ramet.core.lifecycle import Fact
 from ramet.core.replay.run_replay import ROOM
-from ramet.spawn.activity import RunActivity
 from ramet.spawn.admission import AdmissionSlot
 from ramet.spawn.birth.plan import Plan, spawnable
 from ramet.spawn.grants import mount_roots_of

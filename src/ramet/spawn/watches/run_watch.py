@@ -22,7 +22,7 @@ Act = Callable[[Run, RunSilent | RunLooping], None]
 
 
 class RunWatch:
-    """The observer of one watched run (`ramet.spawn.activity.Watcher`)."""
+    """The observer of one watched run (`ramet.concurrency.activity.Watcher`)."""
 
     __slots__ = ("_act", "_clock", "_repeats", "_run", "_seen_s", "_timer", "_timers")
 
