@@ -17,6 +17,7 @@ ONCE_A_LIFE = (Effect.REFUND, Effect.CLOSE_MAIL, Effect.RELEASE, Effect.RECORD_E
 #: What may end a pause: a wait that ended is another call of the run, which goes on. Mail and a start do not end one.
 ENDS_A_PAUSE = {
     Fact.PAUSE_ENDED,
+    Fact.START_UNPAUSED,
     Fact.WAIT_ENDED,
     Fact.TURN_OVER,
     Fact.STOP_ASKED,
@@ -51,7 +52,7 @@ class Lifecycle(RuleBasedStateMachine):
             assert self.state in TERMINAL_STATES, "only mail to a finished run brings one back"
             assert set(effects) <= {Effect.FORGET}, "an effect after the end"
         if self.state is State.PAUSED and before is not State.PAUSED:
-            assert fact is Fact.PAUSE_BEGAN, "only a limit or a person pauses"
+            assert fact in (Fact.PAUSE_BEGAN, Fact.START_PAUSED), "only a limit or a person pauses"
             assert Effect.RECORD_STATE in effects, "a pause that nobody sees"
         if before is State.PAUSED and self.state is not State.PAUSED:
             assert fact in ENDS_A_PAUSE, f"{fact} ended a pause"

@@ -256,6 +256,17 @@ class RunLooping(Event, frozen=True, kw_only=True, tag="run_looping"):
     action: str = "report"  #: as in `RunSilent`
 
 
+class RunPaused(Event, frozen=True, kw_only=True, tag="run_paused"):
+    """A person paused the run and the runs below it: what is under way ends, and nothing new begins."""
+
+    reason: str = ""
+    now: bool = False  #: work under way was cut, too
+
+
+class PauseEnded(Event, frozen=True, kw_only=True, tag="pause_ended"):
+    """A person let the run go on, and the runs below it that are not paused themselves."""
+
+
 class AgentCreated(Event, frozen=True, kw_only=True, tag="agent_created"):
     """The run created an agent; `commit` is the commit of the state that holds the recipe."""
 
@@ -429,6 +440,8 @@ AnyEvent = (
     | LimitsRaised
     | RunSilent
     | RunLooping
+    | RunPaused
+    | PauseEnded
     | AgentCreated
     | StateCommitted
     | ApprovalAsked

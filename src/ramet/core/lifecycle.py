@@ -2,8 +2,8 @@
 
 The table decides; the supervisor executes the effects.
 
-    STARTING ── began ──▶ RUNNING ◀── wait ended ── WAITING ◀── pause ended ── PAUSED
-        ▲                 │  │  └── wait began ───▶   ──────── pause began ──▶
+    STARTING ── began ──▶ RUNNING ◀── wait ended ── WAITING ◀── pause ended ── PAUSED ◀─ start paused ── STARTING
+        ▲                 │  │  └── wait began ───▶   ──────── pause began ──▶   ─ start unpaused ──▶
         └─ woken ── IDLE ◀┘  │
                       │      ▼
     any living ── stop asked ─▶ STOPPING ── finished ─▶ ENDED | STOPPED ── expired ─▶ EXPIRED
@@ -28,7 +28,8 @@ class State(StrEnum):
     STARTING = "starting"  #: admitted; waits for a slot
     RUNNING = "running"
     WAITING = "waiting"  #: for its children or a person; holds no slot
-    PAUSED = "paused"  #: at a limit, until that is raised or others return what they hold; holds no slot
+    #: by a person, or at a limit until that is raised or others return what they hold; holds no slot
+    PAUSED = "paused"
     IDLE = "idle"  #: a turn is over; mail or a prompt wakes it
     STOPPING = "stopping"  #: has been asked to stop, has not ended yet
     ENDED = "ended"
@@ -44,6 +45,8 @@ class Fact(StrEnum):
     WAIT_ENDED = "wait_ended"
     PAUSE_BEGAN = "pause_began"
     PAUSE_ENDED = "pause_ended"
+    START_PAUSED = "start_paused"  #: its turn waits for the end of a pause before it begins
+    START_UNPAUSED = "start_unpaused"
     TURN_OVER = "turn_over"
     WOKEN = "woken"
     STOP_ASKED = "stop_asked"
@@ -94,6 +97,8 @@ _STOP = Step(State.STOPPING, (Effect.RECORD_STATE, Effect.ABORT))
 TABLE: dict[tuple[State, Fact], Step] = {
     (State.STARTING, Fact.BEGAN): Step(State.RUNNING),  # the event of the turn records this
     (State.STARTING, Fact.STOP_ASKED): _STOP,
+    (State.STARTING, Fact.START_PAUSED): Step(State.PAUSED, (Effect.RECORD_STATE,)),
+    (State.PAUSED, Fact.START_UNPAUSED): Step(State.STARTING, (Effect.RECORD_STATE,)),
     (State.RUNNING, Fact.WAIT_BEGAN): Step(State.WAITING, (Effect.RECORD_STATE,)),
     (State.RUNNING, Fact.TURN_OVER): Step(State.IDLE, (Effect.RELEASE_SLOT, Effect.RECORD_STATE)),
     (State.RUNNING, Fact.STOP_ASKED): _STOP,
@@ -122,6 +127,7 @@ TABLE: dict[tuple[State, Fact], Step] = {
     (State.PAUSED, Fact.WOKEN): Step(State.PAUSED),
     (State.STARTING, Fact.PAUSE_BEGAN): Step(State.STARTING),
     (State.STARTING, Fact.PAUSE_ENDED): Step(State.STARTING),
+    (State.STARTING, Fact.START_UNPAUSED): Step(State.STARTING),
     (State.IDLE, Fact.PAUSE_BEGAN): Step(State.IDLE),
     (State.IDLE, Fact.PAUSE_ENDED): Step(State.IDLE),
     (State.RUNNING, Fact.PAUSE_ENDED): Step(State.RUNNING),
@@ -143,6 +149,8 @@ for _fact in (
     Fact.WAIT_ENDED,
     Fact.PAUSE_BEGAN,
     Fact.PAUSE_ENDED,
+    Fact.START_PAUSED,
+    Fact.START_UNPAUSED,
     Fact.TURN_OVER,
     Fact.WOKEN,
     Fact.STOP_ASKED,

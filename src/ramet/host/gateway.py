@@ -15,6 +15,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from ramet.concurrency.clock import Clock
+from ramet.concurrency.cuts import WorkCut
 from ramet.core.budget import Hold
 from ramet.core.errors import InvalidValue, ModelFailed
 from ramet.core.events import MessageDiscarded, ModelRetried, QuotaReached
@@ -194,11 +195,15 @@ class _Call:
 
     async def attempt_whole(self, attempt: int) -> AIMessage:
         """Make one attempt that receives the reply in one piece."""
+        return await self._repeat_if_cut(attempt, self._attempt_whole_once)
+
+    async def _attempt_whole_once(self, attempt: int) -> AIMessage:
         hold, max_tokens = await self._reserve(attempt)
         try:
-            reply = await complete(
-                self._bound_tools.bound, self._request.messages, max_tokens=max_tokens, clock=self._port._clock
-            )
+            with self._context.cuts.cuttable():
+                reply = await complete(
+                    self._bound_tools.bound, self._request.messages, max_tokens=max_tokens, clock=self._port._clock
+                )
         except BaseException as error:
             self._account.settle_failed(hold, error)
             raise
@@ -212,26 +217,35 @@ class _Call:
         and settled like any other.
         """
         try:
-            return await self._attempt_stream_once(attempt)
+            return await self._repeat_if_cut(attempt, self._attempt_stream_once)
         except UsageRefused as error:
             self.note_retry(Retry(attempt, 0.0, error))
         self._usage = False
-        return await self._attempt_stream_once(attempt)
+        return await self._repeat_if_cut(attempt, self._attempt_stream_once)
+
+    async def _repeat_if_cut(self, attempt: int, once: Callable[[int], Awaitable[AIMessage]]) -> AIMessage:
+        """Make an attempt, and make it again after a pause that cut it."""
+        while True:
+            try:
+                return await once(attempt)
+            except WorkCut:
+                self.note_retry(Retry(attempt, 0.0, ModelFailed(self._port.name, "a pause cut the request")))
 
     async def _attempt_stream_once(self, attempt: int) -> AIMessage:
         hold, max_tokens = await self._reserve(attempt)
         chunks: list[AIMessageChunk] = []
         assert self.pieces is not None
         try:
-            async for chunk in stream_reply(
-                self._bound_tools.bound,
-                self._request.messages,
-                max_tokens=max_tokens,
-                clock=self._port._clock,
-                usage=self._usage,
-            ):
-                chunks.append(chunk)
-                self.pieces.put_nowait(chunk)
+            with self._context.cuts.cuttable():
+                async for chunk in stream_reply(
+                    self._bound_tools.bound,
+                    self._request.messages,
+                    max_tokens=max_tokens,
+                    clock=self._port._clock,
+                    usage=self._usage,
+                ):
+                    chunks.append(chunk)
+                    self.pieces.put_nowait(chunk)
             reply = merge(chunks, self._port.name)
         except BaseException as error:
             if chunks:

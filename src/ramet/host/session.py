@@ -51,7 +51,7 @@ from ramet.spawn.run import Run
 from ramet.tools.agents.agents import spawning_tools
 from ramet.tools.context import ToolUseContext
 from ramet.tools.functions import as_tools
-from ramet.tools.run_info import RunView, StopReceipt
+from ramet.tools.run_info import PauseReceipt, RunView, StopReceipt
 from ramet.tools.spawn_request import SpawnRequest
 from ramet.tools.workers.process_tools import check_tools
 
@@ -429,6 +429,14 @@ class Session(Generic[T]):
     async def raise_limits(self, add: Limits, *, key: str = "") -> Limits:
         """Add to the limits of the whole tree, and return the new ones: see `Handle.raise_limits`."""
         return await self._open_tree.tree.handle(self._root).raise_limits(add, key=key)
+
+    async def pause(self, reason: str = "", *, now: bool = False) -> PauseReceipt:
+        """Pause the whole tree: see `Handle.pause`."""
+        return await self._open_tree.tree.handle(self._root).pause(reason, now=now)
+
+    async def end_pause(self) -> None:
+        """Let the tree go on after `pause`: see `Handle.resume`. (`Session.resume` continues a recorded session.)"""
+        await self._open_tree.tree.handle(self._root).resume()
 
     async def interrupt(self, reason: str = "interrupted by the user") -> None:
         """End the running turn, keeping the agent, its history and its background children."""

@@ -15,7 +15,7 @@ from ramet.spawn.limits.raises import raise_limits
 from ramet.spawn.run import Run
 from ramet.spawn.watches.run_waits import view_of
 from ramet.tools.context import current_call
-from ramet.tools.run_info import RunView, StopReceipt
+from ramet.tools.run_info import PauseReceipt, RunView, StopReceipt
 from ramet.wire.values.values import EncodedValue, encode_result
 
 
@@ -123,6 +123,26 @@ class Handle:
         limits = raise_limits(self._supervisor, self._run, add, key)
         await self._run.context.wait_persisted()
         return limits
+
+    async def pause(self, reason: str = "", *, now: bool = False) -> PauseReceipt:
+        """Pause the run and all runs below it, and return once that is recorded.
+
+        What is under way ends and is recorded; nothing new begins before `resume`. With `now`, work under way is cut.
+        `working` of the receipt names the runs that still have some. Raises InvalidValue for a run that has ended,
+        StoreFailed.
+        """
+        receipt = self._supervisor.pauses.pause(self._run, reason, now=now)
+        await self._run.context.wait_persisted()
+        return receipt
+
+    async def resume(self) -> None:
+        """End the pause of the run: it goes on, and all runs below it that are not paused themselves.
+
+        Nothing happens if it is not paused. Raises InvalidValue for a run that has ended, or that is paused with a run
+        above it, StoreFailed.
+        """
+        self._supervisor.pauses.end(self._run)
+        await self._run.context.wait_persisted()
 
     async def cancel(self, reason: str = "cancelled by its owner") -> StopReceipt:
         """Stop the run and all runs below it, and wait until they have ended.

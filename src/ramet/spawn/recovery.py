@@ -248,7 +248,9 @@ def _restore_run(
         replay.replies,
         replay.objections,
     )
-    run.limit_pause = replay.limit_pause
+    run.pauses.recorded_limit = replay.limit_pause
+    if replay.pause is not None and not replay.is_over:
+        tree.supervisor.pauses.restore(run, replay.pause.reason)
     run.raised_limits = {each.key: limits_from(each.add) for each in replay.raised}
     run.subtree, run.context.usage, run.context.steps = replay.subtree, replay.usage, replay.steps
     run.context.quota, run.activity.last_event_at = replay.quota, replay.last_event_at

@@ -18,11 +18,8 @@ from ramet.agent.history.compaction import Compaction
 from ramet.agent.hooks.config import HookConfig
 from ramet.agent.toolset import Toolset
 from ramet.concurrency.activity import RunActivity
-from ramet.concurrency.limit_queue import QueuedRequest
 from ramet.core.budget import Budget
 from ramet.core.equal_mail import RecentMail
-from ramet.core.errors import BudgetExceeded
-from ramet.core.events import LimitPaused
 from ramet.core.ids import RunId
 from ramet.core.lifecycle import LIVE_STATES, State
 from ramet.core.limits import Limits
@@ -34,6 +31,7 @@ from ramet.isolation.contract import Sandbox
 from ramet.isolation.git.worktree import Worktree
 from ramet.isolation.workspace.run_dirs import RunFolder
 from ramet.spawn.admission import AdmissionSlot, ResourceShare
+from ramet.spawn.run_pauses import RunPauses
 from ramet.spawn.served_ports import ServedPorts
 from ramet.spawn.tool_calls import ToolCallLedger
 from ramet.tools.context import ToolUseContext
@@ -95,7 +93,8 @@ class RunSandbox:
     current: Sandbox | None = None  #: set while a process of it lives
     served_ports: ServedPorts = field(default_factory=ServedPorts)  #: its ports, while a sandbox of it is active
     on_process_end: Callable[[], None] = lambda: None  #: called when `current` has ended
-    on_limit: Callable[[], None] | None = None  #: called when its pause at a limit may have begun or ended
+    on_pause: Callable[[], None] | None = None  #: called when a pause of it may have begun or ended
+    cut: Callable[[], None] | None = None  #: ends its process, which goes on from the record after a pause
     can_outlive_kernel: bool = False  #: another kernel can continue with it
     replay: RunReplay | None = None  #: an ended kernel may have left the run active in a sandbox
     inherited_calls: ToolCallLedger | None = None  #: calls that its guest had been granted by that kernel
@@ -155,8 +154,7 @@ class Run:
     time_started_at: float = 0.0  #: start of its time, by the monotonic clock; for a root, the start of each turn
     time_stopped_at: float | None = None  #: since when its time stands; None: it does not
     turn_result: Result | None = None  #: of the newest turn that ended here, once that is recorded
-    limit_waits: list[QueuedRequest[Any]] = field(default_factory=list)  #: its requests that wait at limits
-    limit_pause: BudgetExceeded | LimitPaused | None = None  #: the recorded pause, until it goes on
+    pauses: RunPauses = field(default_factory=RunPauses)
     raised_limits: dict[str, Limits] = field(default_factory=dict)  #: what was added to its limits, by the owner's key
     pending_change: Callable[[], None] | None = None  #: a change to apply when its next turn begins
     memory: Any = None  #: its working copy of its state, once that was requested
@@ -173,16 +171,6 @@ class Run:
         """Make a run its parent: the one that spawned it, or the nearest above that still exists."""
         self.parent = parent
         self.has_grants = self.has_grants or (parent is not None and parent.has_grants)
-
-    @property
-    def is_at_limit(self) -> bool:
-        """True if a request of it waits at a limit that must be raised before it can go on."""
-        return any(each.is_exhausted for each in self.limit_waits)
-
-    @property
-    def pause_reason(self) -> str:
-        """The refusal that keeps it waiting; empty if there is none."""
-        return next((str(each.refusal) for each in self.limit_waits if each.is_exhausted), "")
 
     @property
     def is_living(self) -> bool:
@@ -342,7 +330,7 @@ class Run:
 
     def count(self, usage: Usage) -> None:
         """Add usage here and in every run above; a run that uses something does not pause any more."""
-        self.limit_pause = None
+        self.pauses.recorded_limit = None
         for run in self.lineage():
             run.subtree = run.subtree + usage
 

@@ -79,20 +79,35 @@ class ToolCallLedger:
         self.rounds = ROUNDS * (1 + len(self._calls))  #: rounds of hooks that may still be asked until the next reply
         self._holds: list[Hold] = []
         self.refusal: BudgetExceeded | None = None  #: why some of the calls may not run
+        self.granted_count: int | None = None  #: number that may run; None: all
+        self._reserve()
+
+    def _reserve(self) -> None:
+        """Reserve the calls one by one, as far as they fit."""
+        self.refusal = None
         try:
             for _ in self._waiting_tools:
-                self._holds.append(context.budget.reserve(_ONE_CALL))
+                self._holds.append(self._context.budget.reserve(_ONE_CALL))
                 self._holds[-1].keep()  # Its call may follow another one that waits for a run.
         except BudgetExceeded as refusal:
             self.refusal = refusal
-        self.granted_count = None if self.refusal is None else len(self._holds)  #: number that may run; None: all
+        self.granted_count = None if self.refusal is None else len(self._holds)
 
-    async def wait_at_limit(self) -> None:
-        """Wait until all calls may run, if a limit that pauses refused some; they are reserved together.
+    def _refund(self) -> None:
+        _refund_all(self._holds)
+        self._holds.clear()
 
-        Nothing is held meanwhile. A limit that ends the run leaves those that it granted.
+    async def wait_to_run(self) -> None:
+        """Wait while a person pauses the run, and until all calls may run, if a limit that pauses refused some.
+
+        Nothing is held meanwhile. At a limit that pauses they are reserved together; a limit that ends the run leaves
+        those that it granted.
         """
         context, count = self._context, len(self._waiting_tools)
+        while self._waiting_tools and context.is_paused:
+            self._refund()
+            await context.wait_unpaused()
+            self._reserve()
         if self.refusal is None or context.wait_at_limit is None:
             return
 
@@ -106,8 +121,7 @@ class ToolCallLedger:
         owner = context.budget.owner(self.refusal.resource)
         if owner is None or not owner.pauses:
             return
-        while self._holds:
-            self._holds.pop().refund()
+        self._refund()
         self._holds = await context.reserve(reserve_all, _refund_all)
         self.refusal = self.granted_count = None
 
@@ -204,9 +218,7 @@ class ToolCallLedger:
         self._waiting_tools.clear()
         if unreported:
             self._charge_unreported(unreported)
-        for hold in self._holds:
-            hold.refund()
-        self._holds.clear()
+        self._refund()
 
     def _charge_unreported(self, count: int) -> None:
         for _ in range(count):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias,
 
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock, SystemClock
+from ramet.concurrency.cuts import Cuts
 from ramet.concurrency.mailbox import Mailbox
 from ramet.concurrency.slots import Slot, Slots
 from ramet.core.budget import Budget
@@ -149,6 +150,21 @@ class WaitAtLimit(Protocol):
         """
 
 
+class Pauses(Protocol):
+    """The pauses of a tree by a person. Empty, and so False, while no run of it is paused."""
+
+    def __bool__(self) -> bool: ...
+
+    def covers(self, context: ToolUseContext) -> bool:
+        """Return whether the run of this context, or a run above it, is paused."""
+
+    async def wait(self, context: ToolUseContext, *, is_counted: bool = False) -> None:
+        """Wait until no pause covers the run; meanwhile it has no slot, if it does nothing else.
+
+        `is_counted` says that the slot counts the waiting call.
+        """
+
+
 class Approve(Protocol):
     """The request for a person's approval."""
 
@@ -246,6 +262,8 @@ class ToolUseContext:
     tree: Tree | None = None
     hooks: Hooks | None = None
     wait_at_limit: WaitAtLimit | None = None  #: None: a limit ends the run
+    pauses: Pauses | None = None  #: by a person, of its tree
+    cuts: Cuts = field(default_factory=Cuts)
     meter: Meter | None = None  #: for models that another framework calls; None: none here
     wait_without_time: WaitWithoutTime | None = None  #: None: there is no slot and no time to give back
     quota: QuotaReached | None = None  #: the window that it waited for in a process that has ended
@@ -307,17 +325,50 @@ class ToolUseContext:
                 BudgetRefused, resource=refusal.resource, asked=refusal.asked, left=refusal.left, scope=refusal.scope
             )
 
+    @property
+    def is_paused(self) -> bool:
+        """True if a person paused the run, or a run above it: nothing new may begin."""
+        return bool(self.pauses) and self.pauses is not None and self.pauses.covers(self)
+
+    async def wait_without_slot(self, wait: Awaitable[T], *, is_counted: bool = False) -> T:
+        """Wait for what no work of the run can bring, and return it; the run holds no slot, if it does nothing else.
+
+        `is_counted` says that the slot counts the waiting call.
+        """
+        call = current_call.get(None)
+        is_in_call = call is not None and call.context.run.id == self.run.id
+        begins_call = not (is_counted or is_in_call)
+        if begins_call:
+            self.slot.begin_calls()
+        try:
+            key = call.step_id if call is not None and is_in_call and not is_counted else None
+            return await self.slot.while_waiting(wait, key=key)
+        finally:
+            if begins_call:
+                self.slot.end_call()
+
+    async def wait_unpaused(self, *, is_counted: bool = False) -> None:
+        """Wait until no pause by a person covers the run: see `Pauses.wait`."""
+        if self.pauses:
+            await self.pauses.wait(self, is_counted=is_counted)
+
     async def reserve(self, attempt: Callable[[], T], undo: Callable[[T], None], *, is_counted: bool = False) -> T:
-        """Make a reservation, and return what `attempt` returns; wait for it where a limit pauses.
+        """Make a reservation, and return what `attempt` returns; wait while the run, or the limit, is paused.
 
         Raises BudgetExceeded where a limit ends the run. See `WaitAtLimit`.
         """
-        try:
-            return attempt()
-        except BudgetExceeded as refusal:
-            if self.wait_at_limit is None:
-                raise
-            return await self.wait_at_limit(self, refusal, attempt, undo, is_counted=is_counted)
+        while True:
+            if self.pauses:
+                await self.pauses.wait(self, is_counted=is_counted)
+            try:
+                return attempt()
+            except BudgetExceeded as refusal:
+                if self.wait_at_limit is None:
+                    raise
+                granted = await self.wait_at_limit(self, refusal, attempt, undo, is_counted=is_counted)
+            if not self.is_paused:
+                return granted
+            undo(granted)  # It was paused while it waited.
 
     async def wait_persisted(self) -> None:
         """Wait until recorded intentions are persisted; call before an effect. Raises StoreFailed."""

@@ -26,6 +26,7 @@ from langchain_core.tools import BaseTool, ToolException
 from pydantic import BaseModel, ValidationError
 
 from ramet.concurrency.cancel import is_being_cancelled
+from ramet.concurrency.cuts import WorkCut
 from ramet.core.budget import Hold
 from ramet.core.errors import Aborted, BudgetExceeded, Bug, InvalidValue, RametError, StoreFailed
 from ramet.core.events import ToolEnded, ToolStarted
@@ -55,6 +56,8 @@ INTERRUPTED_CALL = (
     "{name} was cut off: the process that ran it ended in the middle of it. Whether it took effect is not known; look "
     "before you do it again."
 )
+#: The model's result for a call that a person's pause cut.
+CUT_CALL = "{name} was cut off by a pause. Whether it took effect is not known; look before you do it again."
 _ONE_TOOL_CALL = Amount(tool_calls=1)
 _TOOL_CALL_USAGE = Usage(tool_calls=1)
 
@@ -282,13 +285,18 @@ async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step
         request: ToolCall = {**call, "type": "tool_call"}
         _check_large(tool, call["args"])
         async with timeout:
-            if is_async(tool):
-                returned = await invoke_async(tool, request, context.confirm_ownership if _has_effects(tool) else None)
-            elif context.processes is not None:
-                returned = await process_proxy(tool, context.processes, current).ainvoke(request)
-            else:
-                work: Callable[[], Any] = lambda: invoke(tool, request)  # noqa: E731 - one expression, run elsewhere
-                returned = await run_in_thread(context, work, name=tool.name, key=call["id"] or "")
+            with contextlib.nullcontext() if tool_flag(tool, "waits") else context.cuts.cuttable():
+                if is_async(tool):
+                    returned = await invoke_async(
+                        tool, request, context.confirm_ownership if _has_effects(tool) else None
+                    )
+                elif context.processes is not None:
+                    returned = await process_proxy(tool, context.processes, current).ainvoke(request)
+                else:
+                    work: Callable[[], Any] = lambda: invoke(tool, request)  # noqa: E731 - one expression, run elsewhere
+                    returned = await run_in_thread(context, work, name=tool.name, key=call["id"] or "")
+    except WorkCut:
+        return _error(call, CUT_CALL.format(name=tool.name))
     except asyncio.CancelledError:
         if is_being_cancelled():
             raise

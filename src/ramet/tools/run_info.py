@@ -46,6 +46,13 @@ class StopReceipt(NamedTuple):
     left: tuple[str, ...] = ()
 
 
+class PauseReceipt(NamedTuple):
+    """The result of a pause: the paths of the runs that it covers."""
+
+    paused: tuple[str, ...]  #: runs that do nothing until the pause ends
+    working: tuple[str, ...] = ()  #: runs with work under way, which pause when it has ended
+
+
 class RunView(NamedTuple):
     """A run in a listing; no secrets."""
 
@@ -59,6 +66,8 @@ class RunView(NamedTuple):
     children: int
     usage: Usage
     last_event_at: datetime | None = None  #: of its newest event, or of a newer part of a reply; None: not known here
-    waits_for: str = ""  #: person, limit, quota, room, child, slot, mail, model or tool; empty if it works or has ended
+    waits_for: str = (
+        ""  #: person, limit, pause, quota, room, child, slot, mail, model or tool; empty if it works or has ended
+    )
     context_tokens: int = 0  #: input tokens of its newest request to a model
     context_window: int | None = None  #: the most that its model accepts, if the model says so

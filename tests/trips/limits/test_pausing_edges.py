@@ -128,7 +128,7 @@ async def test_many_requests_of_a_run_at_two_limits_record_two_pauses() -> None:
         ScriptedModel(reply), [look], limits=Limits(tool_calls=5, agents=1, at_limit="pause")
     ) as session:
         turn = asyncio.create_task(session.ask("Go."))
-        await eventually(lambda: len(run_of(session, "main").limit_waits) == 6)
+        await eventually(lambda: len(run_of(session, "main").pauses.limit_waits) == 6)
         for _ in range(3):
             await session.raise_limits(Limits(tool_calls=1, agents=1))
         await turn

@@ -29,9 +29,11 @@ from ramet.core.events import (
     MessageRecorded,
     ModelAsked,
     ModelCharged,
+    PauseEnded,
     QuotaReached,
     RunEnded,
     RunLooping,
+    RunPaused,
     RunResumed,
     RunRetried,
     RunSpawned,
@@ -164,6 +166,10 @@ class TreeReplay:
                 run.limit_pause = event
             case RunLooping():
                 run.looping_call = event.call_id or ""
+            case RunPaused():
+                run.pause = event
+            case PauseEnded():
+                run.pause = None
             case LimitsRaised():
                 run.raised.append(event)
                 if amounts := {name: more for name, more in event.add.items() if name in RESOURCES}:

@@ -15,6 +15,7 @@ from ramet.core.events import (
     LimitsRaised,
     ModelAsked,
     QuotaReached,
+    RunPaused,
     RunSpawned,
     SandboxStarted,
     ToolStarted,
@@ -110,6 +111,7 @@ class RunReplay:
     exhausted_resource: str = ""  #: on a last answer: the resource of its budget that is used up
     refusal: BudgetRefused | None = None  #: the last refusal of a budget in its newest turn
     limit_pause: LimitPaused | None = None  #: where it paused last, unless it went on from there
+    pause: RunPaused | None = None  #: by a person, not ended yet
     raised: list[LimitsRaised] = field(default_factory=list)  #: what was added to its limits
     quota: QuotaReached | None = None  #: the window that its next request to a model waits for
     awaiting_idle: dict[str, str] = field(default_factory=dict)  #: mail ids, and the runs to notify when it is idle
@@ -183,14 +185,14 @@ class RunReplay:
     def waits_for(self) -> str:
         """Subject of its wait, empty if it works or has ended.
 
-        It is `person`, `limit`, `quota`, `room`, `child` (or another run), `slot`, `mail`, `model` or `tool`.
+        It is `person`, `limit`, `pause`, `quota`, `room`, `child` (or another run), `slot`, `mail`, `model` or `tool`.
         """
         if self.is_over:
             return ""
         if any(id not in self.approval_answers for id in self.approvals):
             return "person"
         if self.state == "paused":
-            return "limit"
+            return "limit" if self.limit_pause is not None and self.pause is None else "pause"
         if self.state in ("idle", "starting"):
             awaits_prompt = not self.turn and self.spawn_event.birth.get("persistent", False)
             return "mail" if self.state == "idle" or awaits_prompt else "slot"

@@ -81,7 +81,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
     result: Result | None
     agent_path: str = ""  #: of the agent of a server whose tree it is in: team and name
     ports: dict[str, int] = {}  #: of its policy, by name, while it lives
-    #: person, limit, quota, room, child, slot, mail, model or tool; empty if it works, or no process has it
+    #: person, limit, pause, quota, room, child, slot, mail, model or tool; empty if it works, or no process has it
     waits_for: str = ""
     waits_until: datetime | None = None  #: the stated end of that wait
     last_event_at: datetime | None = None  #: of its newest event, or of a newer part of a reply that streams

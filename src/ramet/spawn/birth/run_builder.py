@@ -23,6 +23,7 @@ from ramet.spawn.admission import AdmissionSlot
 from ramet.spawn.birth.plan import Plan, spawnable
 from ramet.spawn.grants import mount_roots_of
 from ramet.spawn.lifecycle.supervisor import Supervisor
+from ramet.spawn.lifecycle.tree_pauses import is_halted, pause_reason
 from ramet.spawn.limits.waits import LimitWaits
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run, RunSandbox
@@ -83,6 +84,7 @@ class RunBuilder:
             tree=self._tree,
             hooks=services.hooks(agent, gates, parent is not None),
             wait_at_limit=self._limit_waits,
+            pauses=self._supervisor.pauses,
             meter=services.meter,
             approve=services.approve,
             safety=services.safety,
@@ -151,8 +153,8 @@ class RunBuilder:
     def _record_waiting(self, run: Run, waits: bool) -> None:
         if not waits:
             self._supervisor.apply_fact(run, Fact.WAIT_ENDED)
-        elif run.is_at_limit:
-            self._supervisor.apply_fact(run, Fact.PAUSE_BEGAN, run.pause_reason)
+        elif is_halted(run):
+            self._supervisor.apply_fact(run, Fact.PAUSE_BEGAN, pause_reason(run))
         else:
             self._supervisor.apply_fact(run, Fact.WAIT_BEGAN, ROOM if run.activity.room_waits else "")
 

@@ -8,7 +8,9 @@ from msgspec.structs import replace
 
 from ramet.agent.result_codec import encode_result
 from ramet.core.errors import BudgetExceeded, RametError
+from ramet.core.events import RunPaused
 from ramet.core.outcome import ErrorInfo, Result, Status
+from ramet.spawn.lifecycle.tree_pauses import pause_reason
 from ramet.spawn.masking import masked_error, masked_text
 from ramet.spawn.run import Run, TurnResult
 from ramet.spawn.verdict import partial_text
@@ -43,9 +45,14 @@ def recorded_form(run: Run, result: Result) -> Result:
 
 
 def paused_result(run: Run, living: Iterable[Run]) -> Result:
-    """Return a result that is not final, of a run whose tree is paused, with the limit that must be raised."""
-    refusal = next((each.refusal for other in living for each in other.limit_waits if each.is_exhausted), None)
-    error = ErrorInfo(type=BudgetExceeded.__name__, message=str(refusal), scope=refusal.scope) if refusal else None
+    """Return a result that is not final, of a run whose tree is paused: with the limit, or the run that is paused."""
+    error = None
+    for other in living:
+        if (refusal := other.pauses.refusal) is not None:
+            error = ErrorInfo(type=BudgetExceeded.__name__, message=str(refusal), scope=refusal.scope)
+            break
+        if other.pauses.reason is not None:
+            error = ErrorInfo(type=RunPaused.__name__, message=pause_reason(other), scope=other.path)
     return Result(
         status=Status.PAUSED,
         error=error,

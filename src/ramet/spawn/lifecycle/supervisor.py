@@ -21,6 +21,7 @@ from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.spawn.lifecycle.run_results import recorded_form, reported_result, result_of
 from ramet.spawn.lifecycle.stop import StopOptions, stop_all, wait_for_ends
 from ramet.spawn.lifecycle.time_stops import TimeStops
+from ramet.spawn.lifecycle.tree_pauses import TreePauses
 from ramet.spawn.lifecycle.turn import record_interrupted, repair_history, run_turn, start_hook_messages
 from ramet.spawn.lifecycle.worktree_end import leave_worktree
 from ramet.spawn.masking import masked_text
@@ -45,6 +46,7 @@ class Supervisor:
         self._register = register
         self._services = register.services
         self.time_stops = TimeStops(register.services.clock, self.restart_deadline)
+        self.pauses = TreePauses(register, self.apply_fact)
         self.on_end: Callable[[Run], None] = lambda _: None  #: called with every run that ended
         self.on_idle: Callable[[Run, Result], None] = lambda _, __: None  #: called with idle runs that are awaited
         self._orphan_ends = set[asyncio.Future[None]]()  #: sandboxes of an earlier kernel that are being ended
@@ -95,6 +97,7 @@ class Supervisor:
         run.context.mailbox.close("it was stopped" if run.state is State.STOPPED else "it has finished")
 
     def _release(self, run: Run, _: str) -> None:
+        self.pauses.forget(run)
         for old in self._register.finish(run):
             self.apply_fact(old, Fact.EXPIRED)
 
@@ -219,7 +222,7 @@ class Supervisor:
 
     async def _run_whole_turn(self, run: Run, messages: list[BaseMessage]) -> None:
         async def begin() -> None:
-            await run.context.slot.acquire()
+            await self._acquire_slot(run)
             self.apply_fact(run, Fact.BEGAN)
             if run.turn.resumes:
                 run.context.emit(RunResumed, turn=run.turns, cut=tuple(run.context.interrupted_calls))
@@ -246,6 +249,15 @@ class Supervisor:
             run.context.mailbox.close("it is finishing")  # Mail must not wake it while its folder is removed.
             await leave_worktree(run, self._services.git)
         self._finish_turn(run, verdict)
+
+    async def _acquire_slot(self, run: Run) -> None:
+        """Take the slot for a turn, when no pause covers the run. Its sandbox may be active: its requests wait then."""
+        if self.pauses and run.sandbox.replay is None:
+            await self.pauses.wait_to_begin(run)
+        await run.context.slot.acquire()
+        if self.pauses and run.sandbox.replay is None and self.pauses.covers(run.context):
+            run.context.slot.release()
+            await self._acquire_slot(run)
 
     def _finish_turn(self, run: Run, verdict: TurnResult) -> None:
         """Decide whether the run ends, becomes idle, or begins its next turn.

@@ -15,7 +15,6 @@ from ramet.concurrency.clock import Clock
 from ramet.core.events import TimeStarted, TimeStopped
 from ramet.core.lifecycle import State
 from ramet.spawn.run import Run
-from ramet.tools.context import current_call
 
 T = TypeVar("T")
 
@@ -39,19 +38,11 @@ class TimeStops:
         While the run does nothing else, it has no slot, and its time stands. `is_counted` says that the slot counts the
         waiting call.
         """
-        slot, call, activity = run.context.slot, current_call.get(None), run.activity
-        is_in_call = call is not None and call.context.run.id == run.info.id
-        begins_call = not (is_counted or is_in_call)
-        if begins_call:
-            slot.begin_calls()
-        activity.quota_waits += 1
+        run.activity.quota_waits += 1
         try:
-            key = call.step_id if call is not None and is_in_call and not is_counted else None
-            return await slot.while_waiting(self._stop_during(run, wait), key=key)
+            return await run.context.wait_without_slot(self._stop_during(run, wait), is_counted=is_counted)
         finally:
-            activity.quota_waits -= 1
-            if begins_call:
-                slot.end_call()
+            run.activity.quota_waits -= 1
 
     @contextmanager
     def standstill(self, run: Run) -> Iterator[None]:

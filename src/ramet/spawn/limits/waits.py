@@ -9,11 +9,10 @@ from typing import Any, TypeVar
 from ramet.concurrency.limit_queue import LimitQueue, QueuedRequest, pausing_scope
 from ramet.core.errors import BudgetExceeded
 from ramet.core.events import LimitPaused
-from ramet.core.lifecycle import Fact, State
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
-from ramet.tools.context import ToolUseContext, current_call
+from ramet.tools.context import ToolUseContext
 
 T = TypeVar("T")
 
@@ -53,16 +52,12 @@ class LimitWaits:
         if run is None or pausing_scope(context.budget, refusal) is None:
             raise refusal
         request = QueuedRequest(context.budget, attempt, lambda: self._update(run))
-        run.limit_waits.append(request)
-        slot, call = context.slot, current_call.get(None)
-        is_own_call = not is_counted and (call is None or call.context.run.id != run.info.id)
-        if is_own_call:
-            slot.begin_calls()
+        waits = run.pauses.limit_waits
+        waits.append(request)
         try:
             self._queue.join(request, refusal)
-            key = None if is_counted or is_own_call or call is None else call.step_id
-            granted = await slot.while_waiting(request.future, key=key)
-            run.limit_pause = None  # A later pause is another one.
+            granted = await context.wait_without_slot(request.future, is_counted=is_counted)
+            run.pauses.recorded_limit = None  # A later pause is another one.
             self._logged.discard((refusal.scope, refusal.resource))
             return granted
         except BaseException:
@@ -71,22 +66,15 @@ class LimitWaits:
                 undo(request.future.result())
             raise
         finally:
-            run.limit_waits.remove(request)
-            if is_own_call:
-                slot.end_call()
+            waits.remove(request)
             self._update(run)
 
     def _update(self, run: Run) -> None:
-        """Move a run into or out of its pause, and record why it pauses."""
-        for request in run.limit_waits:
+        """Record why a run pauses, and move it into or out of its pause."""
+        for request in run.pauses.limit_waits:
             if request.is_exhausted and request.refusal is not None:
                 self._record(run, request, request.refusal)
-        if run.sandbox.on_limit is not None:
-            run.sandbox.on_limit()
-        if run.is_at_limit and not run.context.slot.is_held and run.state in (State.RUNNING, State.WAITING):
-            self._supervisor.apply_fact(run, Fact.PAUSE_BEGAN, run.pause_reason)
-        elif not run.is_at_limit and run.state is State.PAUSED:
-            self._supervisor.apply_fact(run, Fact.PAUSE_ENDED)
+        self._supervisor.pauses.update(run)
 
     def _record(self, run: Run, request: QueuedRequest[Any], refusal: BudgetExceeded) -> None:
         """Record a pause, unless an earlier kernel, or another request of the run at that limit, has recorded it."""
@@ -95,7 +83,7 @@ class LimitWaits:
         key = (refusal.scope, refusal.resource)
         is_known = any(
             each.is_recorded and each.refusal is not None and (each.refusal.scope, each.refusal.resource) == key
-            for each in run.limit_waits
+            for each in run.pauses.limit_waits
         )
         request.is_recorded = True
         if is_known:
@@ -105,10 +93,10 @@ class LimitWaits:
             run_id = next((each.info.id for each in self._register.living() if each.path == refusal.scope), "")
             option = _OPTIONS.get(refusal.resource, "")
             _log.warning("%s waits: %s; to go on: ramet raise %s %s N", run.path, refusal, run_id, option)
-        known = run.limit_pause
+        known = run.pauses.recorded_limit
         if known is not None and (known.scope, known.resource) == key:
             return
-        run.limit_pause = refusal
+        run.pauses.recorded_limit = refusal
         run.context.emit(
             LimitPaused, resource=refusal.resource, asked=refusal.asked, left=refusal.left, scope=refusal.scope
         )

@@ -210,7 +210,7 @@ class SandboxedConversation:
         """
         if self._inherited_step and request.step == self._inherited_step and not request.aside:
             recorded = as_data(self._newest_reply())
-            await self.calls.wait_at_limit()
+            await self.calls.wait_to_run()
             return self._reply_to_guest(recorded)
         question = self._model_request(request, body)
         if not request.aside:
@@ -222,7 +222,7 @@ class SandboxedConversation:
             reply, request_context = await self._ask(request, question, send_piece)
             if not request.aside:
                 recorded = self._record_reply(request, reply, request_context)
-                await self.calls.wait_at_limit()
+                await self.calls.wait_to_run()
                 return self._reply_to_guest(recorded, request_context.last_usage)
             await charge_aside(self._run.context, request.step, reply)
             return Reply(usage=request_context.last_usage), msgspec.json.encode(redact_for_guest(as_data(reply)))
@@ -306,7 +306,7 @@ class SandboxedConversation:
         run = self._run
         request_context = _context_of_request(run.context)
         if not request.aside:
-            request_context.wait_at_limit = self.pause.wait
+            request_context.wait_at_limit, request_context.pauses = self.pause.wait_at_limit, self.pause
         async with aclosing(run.context.ask(request_context, question)) as pieces:
             async for piece in pieces:
                 if not isinstance(piece, AIMessageChunk):

@@ -100,9 +100,15 @@ async def _run_attempts(run: Run, conversation: SandboxedConversation | None, pl
         run.sandbox.folder.record_resume()
     run.sandbox.was_started = True
     try:
-        if conversation is not None and run.limit_pause is not None and (replay is None or replay.sandbox is None):
-            await conversation.pause.wait_resumed(as_refusal(run.limit_pause))
+        if (
+            conversation is not None
+            and run.pauses.recorded_limit is not None
+            and (replay is None or replay.sandbox is None)
+        ):
+            await conversation.pause.wait_resumed(as_refusal(run.pauses.recorded_limit))
         while True:
+            if replay is None:
+                await run.context.wait_unpaused(is_counted=True)
             job = conversation or FunctionJob(run)
             at = _Attempt(attempt, backend, placement, replay)
             replay = None
@@ -338,7 +344,8 @@ async def _wait_finished(running: RunningSandbox, job: FunctionJob | SandboxedCo
                 await asyncio.wait((finished, pause), return_when=asyncio.FIRST_COMPLETED)
             finally:
                 pause.cancel()
-            if not finished.done() and running.channel.requests_in_progress == 1 and job.pause.give_up():
+            is_waiting = running.channel.requests_in_progress == 1
+            if not finished.done() and (job.pause.is_cut or (is_waiting and job.pause.give_up())):
                 raise GivenUp
             job.pause.began.clear()  # It does more than wait: look again when its pause changes.
         return finished.result()

@@ -1,4 +1,4 @@
-"""A conversation in a sandbox that pauses at a limit: it gives its process up, and keeps its place in line.
+"""A conversation in a sandbox that pauses: it gives its process up, and keeps its place in the line of a limit.
 
 What it has is on record, so that another process goes on when the request fits. The amount that it then gets is held
 until that process has asked again.
@@ -7,7 +7,7 @@ until that process has asked again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple, TypeVar
 
 from ramet.core.budget import Hold
@@ -31,7 +31,7 @@ def as_refusal(pause: BudgetExceeded | LimitPaused) -> BudgetExceeded:
 
 
 class GivenUp(Exception):
-    """The conversation paused at a limit, and its process was ended."""
+    """The conversation paused, and its process was ended."""
 
 
 class _Granted(NamedTuple):
@@ -42,23 +42,41 @@ class _Granted(NamedTuple):
 
 
 class ConversationPause:
-    """The waits of one conversation at limits. Its `wait` is the `WaitAtLimit` of the conversation's requests."""
+    """The waits of one conversation, at limits and for the end of pauses by a person.
+
+    It is the `Pauses` of the conversation's requests, and its `wait_at_limit` is their `WaitAtLimit`.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run
-        self._wait: asyncio.Task[_Granted] | None = None  #: of the request that waits
+        self._wait: asyncio.Task[_Granted | None] | None = None  #: of the request that waits
         self._context: ToolUseContext | None = None  #: of that request
         self._granted: _Granted | None = None
         self._is_given_up = False
-        self.began = asyncio.Event()  #: set while only a raise, or the end of others, can help
-        run.sandbox.on_limit = lambda: self.began.set() if run.is_at_limit else self.began.clear()
+        self.began = asyncio.Event()  #: set while only a decision, or the end of others, can help
+        self.is_cut = False  #: the process is to be ended, whatever it does
+        run.sandbox.cut = self.cut
+        run.sandbox.on_pause = lambda: self.began.set() if run.pauses.awaits_decision else self.began.clear()
 
     @property
     def can_give_up(self) -> bool:
         """True if the process holds nothing that the record does not have."""
         return not any(tool.name in _STATEFUL_TOOLS for tool in self._run.context.tools)
 
-    async def wait(
+    def __bool__(self) -> bool:
+        return bool(self._run.context.pauses)
+
+    def covers(self, context: ToolUseContext) -> bool:
+        """Return whether the run, or a run above it, is paused by a person."""
+        return self._run.context.is_paused
+
+    async def wait(self, context: ToolUseContext, *, is_counted: bool = False) -> None:
+        """Wait until no pause by a person covers the run: see `Pauses.wait`."""
+        if self._run.context.is_paused:
+            self.release()
+            await self._outlive_process(context, self._run.context.wait_unpaused(is_counted=is_counted))
+
+    async def wait_at_limit(
         self,
         context: ToolUseContext,
         refusal: BudgetExceeded,
@@ -82,13 +100,21 @@ class ConversationPause:
                     refusal = larger
 
         async def wait() -> _Granted:
-            return _Granted(
-                await wait_at_limit(context, refusal, attempt, undo, is_counted=is_counted), lambda value: undo(value)
-            )
+            value = await wait_at_limit(context, refusal, attempt, undo, is_counted=is_counted)
+            return _Granted(value, lambda value: undo(value))
 
-        self._context, self._wait = context, asyncio.create_task(wait())
+        granted = await self._outlive_process(context, wait())
+        assert granted is not None, "this wait brings an amount"
+        value: T = granted.value
+        return value
+
+    async def _outlive_process(
+        self, context: ToolUseContext, wait: Coroutine[Any, Any, _Granted | None]
+    ) -> _Granted | None:
+        """Wait in a task that goes on if the process, and this request of it, is given up."""
+        self._context, self._wait = context, asyncio.create_task(wait)
         try:
-            granted: T = (await asyncio.shield(self._wait)).value
+            granted = await asyncio.shield(self._wait)
             if self._is_given_up:  # Its process is being ended, and this with it.
                 await asyncio.get_running_loop().create_future()
         except BaseException:
@@ -98,19 +124,30 @@ class ConversationPause:
         self._wait = None
         return granted
 
+    def cut(self) -> None:
+        """Let the process be ended, unless it waits for another run: its calls are answered as cut off."""
+        if self.can_give_up and not self._run.children:
+            self.is_cut = True
+            self.began.set()
+
     def give_up(self) -> bool:
         """Let the wait go on without the process, if there is one; what it brings is not recorded as a request."""
-        if self._context is None or self._wait is None or self._wait.done() or not self._run.is_at_limit:
+        if self._context is None or self._wait is None or self._wait.done() or not self._run.pauses.awaits_decision:
             return False
         self._is_given_up = True
         self._context.record = lambda event: event
         return True
 
     async def wait_granted(self) -> None:
-        """Wait until the request of a process that was given up fits. Raises BudgetExceeded if its scope has closed."""
-        assert self._wait is not None, "it was given up while it waited"
+        """Wait until the request of a process that was given up may go on.
+
+        Raises BudgetExceeded if its scope has closed.
+        """
+        self.is_cut = False
+        if self._wait is None:  # It was cut.
+            return await self._run.context.wait_unpaused(is_counted=True)
         try:
-            self._granted = await asyncio.shield(self._wait)
+            self._granted = await asyncio.shield(self._wait) or self._granted
         except BaseException:
             await self._end_wait()
             raise
@@ -128,7 +165,7 @@ class ConversationPause:
             hold = await self._run.context.reserve(reserve, Hold.refund, is_counted=True)
             hold.keep()
             self._granted = _Granted(hold, Hold.refund)
-            self._run.limit_pause = None
+            self._run.pauses.recorded_limit = None
 
     def release(self) -> None:
         """Return an amount that was granted and not used. Idempotent."""
@@ -138,7 +175,7 @@ class ConversationPause:
 
     async def close(self) -> None:
         """End the wait, and return what it brought. Idempotent."""
-        self._run.sandbox.on_limit = None
+        self._run.sandbox.on_pause = self._run.sandbox.cut = None
         await self._end_wait()
         self.release()
 
@@ -148,6 +185,5 @@ class ConversationPause:
             return
         wait.cancel()
         await asyncio.wait({wait})
-        if not wait.cancelled() and wait.exception() is None:
-            granted = wait.result()
+        if not wait.cancelled() and wait.exception() is None and (granted := wait.result()) is not None:
             granted.undo(granted.value)

@@ -101,7 +101,10 @@ class GuestRequests:
         if self._intention_gate is not None:
             await self._intention_gate.pass_gate(request, body)
         try:
-            return await self._handlers[type(request)](request, body)
+            reply = await self._handlers[type(request)](request, body)
+            if _precedes_call(request):
+                await self._run.context.wait_unpaused()
+            return reply
         finally:
             if self.sandbox and isinstance(
                 request, guest_to_host.DURABLE_REQUESTS
@@ -348,6 +351,13 @@ class GuestRequests:
     async def _fire_hook(self, request: guest_to_host.FireHook, body: bytes) -> Reply:
         conversation = self._require_conversation()
         return Reply(await conversation.gates.fire(request, body, conversation.calls))
+
+
+def _precedes_call(request: Request) -> bool:
+    """Return whether a tool call of the guest may begin with the answer."""
+    if isinstance(request, guest_to_host.FireHook):
+        return request.event == "PreToolUse"
+    return isinstance(request, guest_to_host.Approve | guest_to_host.ProposeCall)
 
 
 def _artifact(path: str) -> FileBody | None:

@@ -10,7 +10,7 @@ from ramet.spawn.run import Run
 from ramet.tools.run_info import RunView
 
 #: Waits with a known cause outside the run: their end is an event of the run.
-EXPLAINED_WAITS: Final = frozenset({"person", "limit", "quota", "slot", "room", "child", "mail"})
+EXPLAINED_WAITS: Final = frozenset({"person", "limit", "pause", "quota", "slot", "room", "child", "mail"})
 
 
 def find_wait(run: Run) -> str:
@@ -21,7 +21,7 @@ def find_wait(run: Run) -> str:
         return "person"
     match run.state:
         case State.PAUSED:
-            return "limit"
+            return "limit" if run.pauses.recorded_limit is not None and run.pauses.reason is None else "pause"
         case State.IDLE:
             return "mail"
         case State.STARTING:
