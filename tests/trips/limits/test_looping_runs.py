@@ -11,7 +11,7 @@ from langchain_core.messages import BaseMessage, ToolMessage
 from langchain_core.tools import tool
 
 from ramet import Agent, AgentRuntime, Policy, ScriptedModel, Session, Watch, workspace_tools
-from ramet.core.events import MailPushed, RunEnded, RunLooping
+from ramet.core.events import MailPushed, RunEnded, RunLooping, RunPaused
 from ramet.core.liveness.watch_settings import WatchAction
 from ramet.core.outcome import Status
 from ramet.host.trees.project import Project
@@ -20,6 +20,7 @@ from ramet.models.scripted.model import Script
 from ramet.spawn.handle import Handle
 from ramet.store.memory import MemoryStore
 from tests.support.cut_journals import cut_behind
+from tests.support.waiting import eventually
 from tests.trips.kits.isolated import BackendName, backend
 from tests.trips.kits.sessions import background_call, of_kind, session_events, specialist_call
 from tests.trips.kits.watching import loops, view_at
@@ -234,3 +235,17 @@ async def test_a_session_root_that_loops_loses_its_turn_only() -> None:
         assert (result.status, result.error.type) == (Status.CANCELLED, "RunLooping")
         assert (await session.ask("Again.")).value == "again"
         assert view_at(session).state == "idle"
+
+
+async def test_a_looping_run_is_paused_until_somebody_resumes_it() -> None:
+    """Nothing is lost; the same loop does not pause it again."""
+    model = ScriptedModel(looks(*"aaaaaa"))
+    async with Session(model, [look], watch=Watch(same_call=3, on_loop="pause")) as session:
+        turn = asyncio.create_task(session.ask("Go."))
+        await eventually(lambda: bool(session.runs()) and view_at(session).waits_for == "pause", within_s=30)
+        assert len(model.requests) == 3
+        [pause] = of_kind(session_events(session), RunPaused)
+        assert pause.reason == "it called look 3 times in a row with the same arguments and the same result"
+        await session.handle("main").resume()
+        assert (await turn).value == "done"
+        assert len(loops(session)) == 1

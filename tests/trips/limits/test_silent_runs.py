@@ -383,3 +383,19 @@ async def test_a_watch_of_a_wrong_type_is_refused(value: Any) -> None:
     ):
         with pytest.raises(InvalidValue, match="watch"):
             make()
+
+
+async def test_a_silent_run_is_paused_and_what_it_does_is_cut() -> None:
+    """Its call is answered as cut; resumed, the run goes on."""
+    clock, gate = FakeClock(), Gate()
+    model = ScriptedModel([Call("gate"), "done"])
+    async with AgentRuntime(clock=clock, grace_s=0.1) as runtime:
+        session = Session(model, [gate.tool], runtime=runtime, watch=Watch(silent_s=60, on_silent="pause"))
+        turn = asyncio.create_task(session.ask("Go."))
+        await gate.entered.wait()
+        await clock.advance(60)
+        await eventually(lambda: view_at(session).waits_for == "pause", within_s=30)
+        await clock.advance(86_400)
+        assert len(silences(session)) == 1
+        await session.handle("main").resume()
+        assert (await turn).value == "done"

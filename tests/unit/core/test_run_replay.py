@@ -10,6 +10,7 @@ from ramet.core.events import (
     ApprovalAsked,
     Compacted,
     Event,
+    LimitPaused,
     MailPushed,
     MessageRecorded,
     ModelAsked,
@@ -86,6 +87,8 @@ def test_a_run_whose_calls_all_wait_names_the_cause() -> None:
     assert story.replay.runs["run-2"].waits_for == "slot"
     assert story.add(StateChanged, state="running").waits_for == "tool"
     assert story.add(StateChanged, state="waiting").waits_for == "child"
+    assert story.add(StateChanged, state="paused").waits_for == "pause"
+    story.add(LimitPaused, resource="usd", asked=1.0, left=0.0, scope="main")
     assert story.add(StateChanged, state="paused").waits_for == "limit"
     assert story.add(StateChanged, state="stopping").waits_for == ""
 

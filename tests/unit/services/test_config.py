@@ -77,9 +77,9 @@ def test_a_watch_is_configured_for_all_runs_of_a_server(file: pathlib.Path) -> N
     server = server_of(config, {})
     assert server.runtime._trees._factory.watch == Watch(silent_s=600, on_silent="end", same_call=3)
 
-    wrong = refusals(file, "watch: {silent_s: 0, same_call: 1, on_silent: stop, on_loop: pause, loud_s: 3}")
+    wrong = refusals(file, "watch: {silent_s: 0, same_call: 1, on_silent: stop, on_loop: stop, loud_s: 3}")
     assert set(wrong) == {"watch.silent_s", "watch.same_call", "watch.on_silent", "watch.on_loop", "watch.loud_s"}
-    assert "report or notify_parent or end" in wrong["watch.on_silent"]
+    assert "report or notify_parent or pause or end" in wrong["watch.on_silent"]
 
 
 def test_each_kind_of_value_is_accepted(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

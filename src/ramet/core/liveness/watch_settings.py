@@ -14,7 +14,7 @@ from ramet.core.limits import MAX_EXACT
 WatchAction: TypeAlias = Literal["report", "notify_parent", "pause", "end"]
 
 #: The actions that can be configured.
-ACTIONS: tuple[WatchAction, ...] = ("report", "notify_parent", "end")
+ACTIONS: tuple[WatchAction, ...] = ("report", "notify_parent", "pause", "end")
 MAX_SAME_CALL = 1_000
 
 

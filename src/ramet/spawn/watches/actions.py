@@ -1,4 +1,4 @@
-"""The actions of a watch, besides the event: a notice to the run above, or the end of the run."""
+"""The actions of a watch, besides the event: a notice to the run above, a pause, or the end of the run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import contextvars
 import logging
 from typing import assert_never, cast
 
-from ramet.core.errors import Bug
 from ramet.core.events import RunLooping, RunSilent
 from ramet.core.liveness.findings import describe_finding
 from ramet.core.liveness.watch_settings import WatchAction
@@ -37,7 +36,8 @@ class WatchActions:
                 # The same after a restart, so that the notice comes once.
                 self._mail.report_watch(run, f"watch:{run.info.id}:{event.call_id or event.seq}", reason)
             case "pause":
-                raise Bug("Watch accepts no pause")
+                # What a silent run does may never end: it is cut.
+                self._supervisor.pauses.pause(run, reason, now=isinstance(event, RunSilent))
             case "end":
                 self._end(run, reason, type(event).__name__)
             case _:
