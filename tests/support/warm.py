@@ -39,6 +39,7 @@ MODULES = (
     "ramet.cli.commands.schedule",
     "ramet.cli.operate.control",
     "ramet.cli.operate.approvals",
+    "ramet.cli.resumption",
     "ramet.cli.run",
     "ramet.host.runtime",
     "ramet.host.schedules.loop",

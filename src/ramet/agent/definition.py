@@ -58,6 +58,7 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
     max_turns: int | None = None
     limits: Limits = field(default_factory=Limits)
     watch: Watch = NO_WATCH  #: what is not set is inherited
+    budget_note: bool | None = None  #: its model reads what is left of the limits; None: as its parent's, a root's not
     output: type[T] | Mapping[str, Any] | None = None  #: pydantic model, dataclass or JSON schema of the final answer
     skills: Sequence[str] = ()
     memory: Literal["user", "project", "local"] | None = None
@@ -100,6 +101,8 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
         check_model("model", self.model)
         for each in ("read_only", "background", "concludes"):
             check_bool(each, getattr(self, each))
+        if self.budget_note is not None:
+            check_bool("budget_note", self.budget_note)
         if self.max_turns is not None and (
             not isinstance(self.max_turns, int) or isinstance(self.max_turns, bool) or self.max_turns < 1
         ):

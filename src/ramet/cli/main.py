@@ -32,7 +32,7 @@ _COMMANDS = {
     "raise": "operate.control:run_control_command",
     "repair": "operate.repair:repair",
     "replay": "operate.logs:replay",
-    "resume": "run:resume",
+    "resume": "resumption:resume",
     "run": "run:run",
     "schedule": "commands.schedule:schedule",
     "send": "operate.control:run_control_command",

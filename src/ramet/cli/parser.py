@@ -15,7 +15,7 @@ from ramet.core.limits import SpawnLimits
 _DEFAULTS = SpawnLimits()
 EXIT_STATUSES = """\
 exit status: 0 an answer · 1 failed · 2 wrong usage · 3 needs input · 4 out of budget · 5 crashed · 6 lost
-             124 out of time · 130 cancelled · 137 out of memory · 141 the output was closed"""
+             7 paused · 124 out of time · 130 cancelled · 137 out of memory · 141 the output was closed"""
 
 
 #: Other programs' names for the commands, by the command before them.
@@ -133,6 +133,12 @@ def _ask(add: Add) -> None:
     limits.add_argument("--max-calls", type=parse_int(0), metavar="N", help="model calls, retries included")
     limits.add_argument("--max-agents", type=parse_int(0), metavar="N", help="agents started below the first one")
     limits.add_argument("--timeout", type=parse_number, metavar="S", help="seconds")
+    limits.add_argument(
+        "--at-limit",
+        choices=["end", "pause"],
+        help="what a request meets that does not fit (default: end); pause: asks at the terminal to raise the limit, "
+        "or without one ends with status 7, and ramet resume goes on",
+    )
     limits.add_argument(
         "--depth",
         type=parse_int(0),

@@ -49,17 +49,17 @@ class Interrupts:
         else:
             with contextlib.suppress(Exception):  # The terminal may be gone; nothing may delay the exit.
                 self._at_once()
-            _kill_descendants(os.getpid())
+            kill_descendants(os.getpid())
             os._exit(EXIT_CODES[Status.CANCELLED])
 
 
-def _kill_descendants(pid: int) -> None:
+def kill_descendants(pid: int) -> None:
     """Kill the processes that tools have started: an immediate exit must not leave them running. Linux only (/proc)."""
     with contextlib.suppress(OSError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             for child in map(int, (task / "children").read_text().split()):
                 with contextlib.suppress(OSError):
                     os.kill(child, signal.SIGSTOP)  # So that it starts no process while its children are searched.
-                _kill_descendants(child)
+                kill_descendants(child)
                 with contextlib.suppress(OSError):
                     os.kill(child, signal.SIGKILL)

@@ -164,12 +164,14 @@ def _add_run_commands(add: Add) -> None:
     run.add_argument("--quiet", action="store_true", help="print only the value and errors")
     resume = add(
         "resume",
-        "[ID] [--dir DIR]",
+        "[ID] [--calls N | --usd X | …] [--dir DIR]",
         "resume the trees that a killed kernel left unfinished",
-        "Waits until they end, and prints each result.",
+        "Waits until they end, and prints each result. With an amount, the limit at which ID is paused is raised "
+        "before; a repeated command counts once for each pause.",
         runs=True,
     )
     resume.add_argument("id", nargs="?", type=parse_name, metavar="ID", help="only the tree of this run")
+    _add_amounts(resume)
     resume.add_argument("--quiet", action="store_true", help="print only results and errors")
     gc = add(
         "gc",
@@ -256,11 +258,7 @@ def _add_control(add: Add) -> None:
         anywhere=True,
     )
     more.add_argument("id", type=parse_name, metavar="ID", help="the run: a root, or a run with limits of its own")
-    more.add_argument("--usd", type=parse_number, metavar="X", help="money, in US dollars")
-    more.add_argument("--tokens", type=parse_int(0), metavar="N", help="tokens, input and output")
-    more.add_argument("--calls", type=parse_int(0), metavar="N", help="model calls")
-    more.add_argument("--tool-calls", type=parse_int(0), metavar="N", help="tool calls")
-    more.add_argument("--agents", type=parse_int(0), metavar="N", help="agents started below the run")
+    _add_amounts(more)
     more.add_argument("--seconds", type=parse_number, metavar="S", help="time")
     more.add_argument("--key", type=parse_name, metavar="KEY", help="a repeated command with the same key adds nothing")
     cp = add(
@@ -289,11 +287,23 @@ def _add_control(add: Add) -> None:
     port.add_argument(
         "port", nargs="?", type=parse_name, metavar="NAME", help="a port of its policy (default: all ports)"
     )
-    add("approvals", WHERE, "list the calls that wait for an approval", anywhere=True)
-    for verb, summary in (("approve", "approve a call of a run"), ("deny", "deny a call of a run")):
+    add("approvals", WHERE, "list the calls that wait for an approval, and the runs at limits", anywhere=True)
+    for verb, summary in (
+        ("approve", "approve a call of a run, or raise the limit where it waits"),
+        ("deny", "deny a call of a run, or refuse its request at a limit"),
+    ):
         each = add(verb, f"ID [--reason TEXT] {WHERE}", summary, anywhere=True)
         each.add_argument("id", type=parse_name, metavar="ID", help="the approval (see ramet approvals)")
         each.add_argument("--reason", default="", metavar="TEXT", help="the reason")
+
+
+def _add_amounts(parser: argparse.ArgumentParser) -> None:
+    """Add the options of amounts that are added to limits."""
+    parser.add_argument("--usd", type=parse_number, metavar="X", help="money, in US dollars")
+    parser.add_argument("--tokens", type=parse_int(0), metavar="N", help="tokens, input and output")
+    parser.add_argument("--calls", type=parse_int(0), metavar="N", help="model calls")
+    parser.add_argument("--tool-calls", type=parse_int(0), metavar="N", help="tool calls")
+    parser.add_argument("--agents", type=parse_int(0), metavar="N", help="agents started below the run")
 
 
 def _add_schedule(add: Add) -> None:

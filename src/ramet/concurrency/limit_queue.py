@@ -14,6 +14,7 @@ from typing import Any, Generic, TypeVar
 
 from ramet.core.budget import Budget
 from ramet.core.errors import BudgetExceeded
+from ramet.core.events import LimitPaused
 from ramet.core.limits import RESOURCES
 
 T = TypeVar("T")
@@ -22,7 +23,7 @@ T = TypeVar("T")
 class QueuedRequest(Generic[T]):
     """A request in line."""
 
-    __slots__ = ("_attempt", "_on_change", "budget", "future", "is_exhausted", "is_recorded", "refusal")
+    __slots__ = ("_attempt", "_on_change", "budget", "future", "is_exhausted", "lines", "pause", "refusal")
 
     def __init__(self, budget: Budget, attempt: Callable[[], T], on_change: Callable[[], None]) -> None:
         self.budget, self._attempt, self._on_change = budget, attempt, on_change
@@ -30,7 +31,8 @@ class QueuedRequest(Generic[T]):
         self.refusal: BudgetExceeded | None = None  #: the newest
         #: True if it, or one before it in line, would not fit after all requests under way have returned their rest.
         self.is_exhausted = False
-        self.is_recorded = False  #: its pause here is on record
+        self.pause: LimitPaused | None = None  #: the record of its pause where it waits now
+        self.lines: _ScopeLines | None = None  #: the lines of the scope where it waits
 
     def attempt(self) -> T:
         """Make the reservation. Raises BudgetExceeded."""
@@ -41,6 +43,26 @@ class QueuedRequest(Generic[T]):
         if is_exhausted is not self.is_exhausted:
             self.is_exhausted = is_exhausted
             self._on_change()
+
+    def move_to_front(self) -> None:
+        """Let no other request of its line go on before it."""
+        if self.lines is not None and self.refusal is not None:
+            self.lines.move_to_front(self, self.refusal.resource)
+
+    def serve_line(self) -> None:
+        """Let what fits go on now: only for a caller whose own changes are complete and recorded."""
+        if self.lines is not None:
+            self.lines.serve()
+
+    def renew_pause(self) -> None:
+        """Report the pause again, as another one."""
+        self.pause = None
+        self._on_change()
+
+    def refuse(self) -> None:
+        """Refuse the request to its waiter, as a limit that ends its runs does."""
+        if self.refusal is not None and not self.future.done():
+            self.future.set_exception(self.refusal)
 
 
 class LimitQueue:
@@ -88,7 +110,7 @@ class _ScopeLines:
         owner.waiting, owner.on_change = [0] * len(RESOURCES), self._schedule
 
     def add(self, request: QueuedRequest[Any], refusal: BudgetExceeded) -> None:
-        request.refusal, request.is_recorded = refusal, False
+        request.refusal, request.pause, request.lines = refusal, None, self
         line = self._lines.setdefault(refusal.resource, deque())
         line.append(request)
         self._count(refusal.resource)
@@ -101,6 +123,13 @@ class _ScopeLines:
         line.remove(request)
         self._count(resource)
         self._schedule()  # The next one may fit.
+
+    def move_to_front(self, request: QueuedRequest[Any], resource: str) -> None:
+        line = self._lines.get(resource)
+        if line is not None and request in line:
+            line.remove(request)
+            line.appendleft(request)
+            self._schedule()
 
     def _count(self, resource: str) -> None:
         """Make later requests wait behind those in line, and none once it is empty."""
@@ -117,9 +146,10 @@ class _ScopeLines:
         """Try the first ones soon: not now, in the middle of what made room, whose record comes first."""
         if not self._is_scheduled:
             self._is_scheduled = True
-            self._loop.call_soon(self._serve)
+            self._loop.call_soon(self.serve)
 
-    def _serve(self) -> None:
+    def serve(self) -> None:
+        """Try the first ones now."""
         self._is_scheduled = False
         for resource in [each for each in RESOURCES if each in self._lines]:
             while (line := self._lines.get(resource)) and self._try(line[0], resource):

@@ -170,6 +170,11 @@ class Budget:
         self.refused_resource = None
         self._report_change()
 
+    def end_at_limit(self) -> None:
+        """End the runs whose requests do not fit here from now on, those included that wait here."""
+        self.pauses = False
+        self._report_change()
+
     def charge(self, amount: Amount) -> None:
         """Count an amount that another process reserved and used; nothing is refused here."""
         _check(amount)

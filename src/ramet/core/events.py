@@ -351,6 +351,12 @@ class SandboxStarted(Event, frozen=True, kw_only=True, tag="sandbox_started"):
     adopted: bool = False  #: the sandbox was not started now: it outlived the kernel that had started it
 
 
+class SandboxFrozen(Event, frozen=True, kw_only=True, tag="sandbox_frozen"):
+    """The process of a paused run was frozen: it holds its memory, and does nothing until the run goes on."""
+
+    memory_mb: float
+
+
 class FolderLost(Event, frozen=True, kw_only=True, tag="folder_lost"):
     """The folder of a sandboxed run was lost: the run continues in an empty one, and its agent is informed."""
 
@@ -451,6 +457,7 @@ AnyEvent = (
     | HookFailed
     | Compacted
     | SandboxStarted
+    | SandboxFrozen
     | FolderLost
     | ClockStepped
     | RunRetried

@@ -3,7 +3,8 @@
 A question shows the run that asks (path and depth), its subject, and its deadline. Only host code holds the inbox: no
 tool and no message of an agent reaches it. Consent can therefore not be relayed, and an answer is valid for one
 question, once. A denial, a deadline, a closed inbox or a failing approver denies that one call. The run that asked
-continues, and its siblings are not affected. A run that waits here holds no slot.
+continues, and its siblings are not affected. A run that waits here holds no slot. Runs that pause at limits are listed
+and answered here, too: see `ramet.spawn.limits.limit_answers`.
 
 The id of a question is computed from the run, the call, the tool and the arguments. A process that resumes after a kill
 asks the same question under the same id, with the original deadline. An answered question is not asked again. A call
@@ -17,7 +18,7 @@ import hashlib
 import inspect
 import math
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, NamedTuple
@@ -28,8 +29,11 @@ from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event
 from ramet.core.ids import CallId, Path, RunId
+from ramet.core.outcome import NO_USAGE, Usage
+from ramet.core.replay.paused_limits import PausedLimit, describe_pause
 from ramet.core.replay.run_replay import RunReplay
 from ramet.host.argument_preview import MAX_TEXT, preview, shorten
+from ramet.spawn.limits.limit_answers import LimitAnswers, LimitEntry
 from ramet.tools.context import CurrentCall, ToolUseContext, current_call
 from ramet.tools.decisions import Approval
 
@@ -41,7 +45,10 @@ APPROVER_FAILED = "the approver failed"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Pending:
-    """A pending question. `args` are bounded for display; a shortened text states its length."""
+    """A pending question, or a run that waits at a limit.
+
+    `args` are bounded for display; a shortened text states its length.
+    """
 
     id: str
     run: RunId
@@ -53,6 +60,9 @@ class Pending:
     args: dict[str, Any]
     asked_at: datetime
     deadline: datetime | None
+    kind: str = "question"  #: or limit
+    limit: PausedLimit | None = None  #: where it waits, and what an approval adds
+    usage: Usage = NO_USAGE  #: of the run and all runs below it, so far
 
 
 class ApprovalAnswer(NamedTuple):
@@ -102,6 +112,7 @@ class Inbox:
         "_restored_entries",
         "_timeout_s",
         "_used_ids",
+        "limits",
     )
 
     def __init__(
@@ -126,17 +137,28 @@ class Inbox:
         self._used_ids: set[str] = set()  #: ids: an answer is valid for one question, even if call ids are reused
         self._recording_ids: set[str] = set()  #: ids: the answer is being recorded
         self._close_reason: str | None = None
+        self.limits: LimitAnswers | None = None  #: of the tree; None: the inbox has questions only
 
     @property
     def pending(self) -> tuple[Pending, ...]:
-        """The pending questions, oldest first."""
+        """The pending questions, and the runs that wait at limits, oldest first."""
         restored_entries = [each.entry for each in self._restored_entries.values() if self._can_be_answered(each)]
-        return (*restored_entries, *(each.entry for each in self._pending_entries.values()))
+        questions = (*restored_entries, *(each.entry for each in self._pending_entries.values()))
+        if self.limits is None:
+            return questions
+        costed = [replace(each, usage=self.limits.usage_of(each.run)) for each in questions]
+        return tuple(sorted([*costed, *map(_limit_entry, self.limits.entries())], key=lambda each: each.asked_at))
+
+    def find_run(self, approval_id: str) -> RunId | None:
+        """Return the run that a pending entry is about, also for a limit that was raised by its id; None if unknown."""
+        question = next((each.run for each in self.pending if each.id == approval_id), None)
+        return question if question is not None or self.limits is None else self.limits.find_run(approval_id)
 
     def answer(self, approval_id: str, allowed: bool, reason: str = "") -> None:
-        """Answer one question.
+        """Answer one question, or raise a limit by what its entry says; denied, the requests there are refused.
 
-        Raises Unknown if the question is not (or no longer) pending: a second answer changes nothing.
+        Raises Unknown if the question is not (or no longer) pending: a second answer changes nothing. A limit that was
+        raised by this id is not raised again. Raises BudgetExceeded if the scope above a limit has not that much free.
 
         The answer is appended to the journal before this returns: any process that resumes the run has it.
         """
@@ -146,6 +168,8 @@ class Inbox:
         restored_entry = self._restored_entries.get(approval_id)
         if question is None and restored_entry is not None and self._can_be_answered(restored_entry):
             question = restored_entry
+        if question is None and self.limits is not None and self.limits.find_run(approval_id) is not None:
+            return self.limits.approve(approval_id) if allowed else self.limits.deny(approval_id, reason)
         if question is None:
             raise Unknown("approval", str(approval_id), tuple(each.id for each in self.pending))
         question.emit(ApprovalAnswered, approval_id=approval_id, allowed=allowed, reason=reason[:MAX_TEXT])
@@ -331,6 +355,26 @@ class Inbox:
         finally:
             approver_task.cancel()
             await asyncio.wait({approver_task})
+
+
+def _limit_entry(entry: LimitEntry) -> Pending:
+    info = entry.run.info
+    assert entry.pause.at is not None, "a recorded pause has its time"
+    return Pending(
+        id=entry.id,
+        run=info.id,
+        path=info.path,
+        agent=info.agent,
+        depth=info.depth,
+        tool="",
+        question=describe_pause(entry.limit),
+        args={},
+        asked_at=entry.pause.at,
+        deadline=None,
+        kind="limit",
+        limit=entry.limit,
+        usage=entry.run.subtree,
+    )
 
 
 async def _ask_approver(approver: Approver, entry: Pending) -> ApprovalAnswer:

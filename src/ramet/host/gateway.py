@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
-from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from ramet.concurrency.clock import Clock
@@ -177,11 +178,12 @@ class _Port:
 class _Call:
     """A request of one run, over all its attempts."""
 
-    __slots__ = ("_account", "_bound_tools", "_context", "_port", "_request", "_usage", "pieces")
+    __slots__ = ("_account", "_bound_tools", "_context", "_plain", "_port", "_request", "_usage", "pieces")
 
     def __init__(self, port: _Port, context: ToolUseContext, request: ModelRequest, bound_tools: _BoundTools) -> None:
         self._port, self._context, self._request, self._bound_tools = port, context, request, bound_tools
-        self._account = Account(port.provider, context, request, lambda: bound_tools.schema_bytes)
+        self._plain = request  #: without a note
+        self._account = Account(port.provider, context, request, self._schema_bytes)
         self._usage = True  #: False once an attempt was refused because it asked for the usage of its stream
         self.pieces: asyncio.Queue[AIMessageChunk | None] | None = None
 
@@ -274,14 +276,30 @@ class _Call:
             QuotaReached, model=self._port.name, until=clock.now() + timedelta(seconds=wait_s), wait_s=wait_s
         )
 
+    def _add_budget_note(self) -> Account:
+        """Put the present note behind the last message of the request, where no cached prefix of it changes.
+
+        A message of a user is what each provider accepts there: one after the results of tools becomes, for those that
+        want both in one message, the text behind the results.
+        """
+        assert self._context.budget_note is not None, "the run's model reads it"
+        if note := self._context.budget_note():
+            self._request = replace(self._plain, messages=[*self._plain.messages, HumanMessage(content=note)])
+            self._account = Account(self._port.provider, self._context, self._request, self._schema_bytes)
+        return self._account
+
+    def _schema_bytes(self) -> int:
+        return self._bound_tools.schema_bytes
+
     async def _wait_in_line(self, wait: Awaitable[None]) -> None:
         await (wait if self._context.wait_without_time is None else self._context.wait_without_time(wait))
 
     async def _reserve(self, attempt: int) -> tuple[Hold, int | None]:
         """Return a reservation that is recorded durably before any request is sent."""
-        hold, max_tokens = await self._context.reserve(
-            lambda: self._account.reserve(attempt), lambda reserved: self._account.refund(reserved[0])
-        )
+        reserve = lambda: self._account.reserve(attempt)  # noqa: E731 - the usual case is without a note
+        if self._context.budget_note is not None and not (self._plain.is_final_answer or self._plain.is_side_request):
+            reserve = lambda: self._add_budget_note().reserve(attempt)  # noqa: E731
+        hold, max_tokens = await self._context.reserve(reserve, lambda reserved: self._account.refund(reserved[0]))
         try:
             await self._context.wait_persisted()
         except BaseException:

@@ -151,6 +151,22 @@ class Sandbox(Protocol):
         """Return the JSON data that `Backend.adopt` needs; no other sandbox ever has the same data."""
 
 
+@runtime_checkable
+class FreezableSandbox(Sandbox, Protocol):
+    """A sandbox whose processes can stand still, and go on later as if nothing had happened."""
+
+    async def freeze(self) -> bool:
+        """Stop every process, also those that are being started, until `thaw`; return False if that is not possible.
+
+        No limit of the sandbox counts the time. A frozen sandbox keeps its memory, and can be killed: `kill` does not
+        wait for its grace. A command of `run_command` waits until it is thawed. Idempotent. Raises Gone after the end
+        of the sandbox.
+        """
+
+    async def thaw(self) -> None:
+        """Let the processes of a frozen sandbox go on. Idempotent, also after the end of the sandbox."""
+
+
 class Probe(NamedTuple):
     """The abilities of a backend on this machine, found by trying operations that must fail."""
 
@@ -188,7 +204,8 @@ class Backend(Protocol):
     async def adopt(self, description: Mapping[str, Any], spec: SandboxSpec) -> Sandbox:
         """Adopt a sandbox that another process started, which has ended since then without a message to it.
 
-        Messages of its channel that were sent and not answered arrive there again, and no others. Raises Gone if the
+        Messages of its channel that were sent and not answered arrive there again, and no others. A frozen sandbox is
+        thawed. Raises Gone if the
         sandbox has ended, or cannot continue without the data of that process; nothing of the sandbox is left then.
         """
 

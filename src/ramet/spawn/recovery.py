@@ -251,6 +251,8 @@ def _restore_run(
     run.pauses.recorded_limit = replay.limit_pause
     if replay.pause is not None and not replay.is_over:
         tree.supervisor.pauses.restore(run, replay.pause.reason)
+    if (denial := replay.limit_denial) is not None:
+        run.denied_limits[denial.scope, denial.resource] = replay.turn
     run.raised_limits = {each.key: limits_from(each.add) for each in replay.raised}
     run.subtree, run.context.usage, run.context.steps = replay.subtree, replay.usage, replay.steps
     run.context.quota, run.activity.last_event_at = replay.quota, replay.last_event_at

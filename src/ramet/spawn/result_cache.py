@@ -104,7 +104,7 @@ def key_of(run: Run, recipe: Callable[[Agent], dict[str, Any]]) -> str | None:
     tools = [[tool.name, tool.description] for tool in context.tools] if agent.function is None else []
     values = dict(policy.env_vars) if policy is not None else {}
     about = [
-        recipe(agent if agent.function is None else agent.replace(max_turns=None)),
+        recipe(_with_equal_results(agent)),
         run.model,
         _settings_of(agent.model),
         [str.__str__(message.text) for message in context.system_messages],
@@ -119,6 +119,13 @@ def key_of(run: Run, recipe: Callable[[Agent], dict[str, Any]]) -> str | None:
     except (InvalidValue, NotShippable):
         return None
     return hashlib.sha256(version.encode() + inputs).hexdigest()
+
+
+def _with_equal_results(agent: Agent) -> Agent:
+    """Return the agent without the settings that say nothing about its task."""
+    if agent.function is not None:
+        return agent.replace(max_turns=None)
+    return agent if agent.budget_note is None else agent.replace(budget_note=None)
 
 
 def _settings_of(model: Any) -> Any:

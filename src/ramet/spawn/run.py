@@ -92,9 +92,11 @@ class RunSandbox:
     was_started: bool = False  #: its folder may hold files
     current: Sandbox | None = None  #: set while a process of it lives
     served_ports: ServedPorts = field(default_factory=ServedPorts)  #: its ports, while a sandbox of it is active
-    on_process_end: Callable[[], None] = lambda: None  #: called when `current` has ended
+    on_process_change: Callable[[], None] = lambda: None  #: called when `current` has ended, was frozen or was thawed
     on_pause: Callable[[], None] | None = None  #: called when a pause of it may have begun or ended
     cut: Callable[[], None] | None = None  #: ends its process, which goes on from the record after a pause
+    on_state: Callable[[], None] | None = None  #: called when the state of the run may have changed
+    is_frozen: bool = False  #: no process of it runs
     can_outlive_kernel: bool = False  #: another kernel can continue with it
     replay: RunReplay | None = None  #: an ended kernel may have left the run active in a sandbox
     inherited_calls: ToolCallLedger | None = None  #: calls that its guest had been granted by that kernel
@@ -155,6 +157,8 @@ class Run:
     time_stopped_at: float | None = None  #: since when its time stands; None: it does not
     turn_result: Result | None = None  #: of the newest turn that ended here, once that is recorded
     pauses: RunPauses = field(default_factory=RunPauses)
+    #: scopes and resources at which a person refused its requests, with the turn for which that holds
+    denied_limits: dict[tuple[str, str], int] = field(default_factory=dict)
     raised_limits: dict[str, Limits] = field(default_factory=dict)  #: what was added to its limits, by the owner's key
     pending_change: Callable[[], None] | None = None  #: a change to apply when its next turn begins
     memory: Any = None  #: its working copy of its state, once that was requested
@@ -282,10 +286,7 @@ class Run:
 
     @property
     def is_awaited(self) -> bool:
-        """True if the end must be recorded soon.
-
-        False if all waiters record what they received, and wait for that record.
-        """
+        """True if the end must be recorded soon: some waiter does not record what it received."""
         return self._conclusion is None or self._recorded_end is not None
 
     def conclude(self, result: Result) -> None:
@@ -323,9 +324,8 @@ class Run:
 
     def reactivate(self) -> None:
         """Clear the last end: the run lives again."""
-        self.result = self.reported_result = self.turn.verdict = self.turn.stop_result = self._recorded_end = (
-            self._conclusion
-        ) = None
+        self.result = self.reported_result = self.turn.verdict = self.turn.stop_result = None
+        self._recorded_end = self._conclusion = None
         self.activations += 1
 
     def count(self, usage: Usage) -> None:

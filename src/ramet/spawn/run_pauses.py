@@ -18,7 +18,7 @@ class RunPauses:
     waits: int = 0  #: its requests that wait for the end of a pause by a person
     is_before_turn: bool = False  #: its turn waits for that end before it begins
     limit_waits: list[QueuedRequest[Any]] = field(default_factory=list)  #: its requests that wait at limits
-    recorded_limit: BudgetExceeded | LimitPaused | None = None  #: the recorded pause at a limit, until it goes on
+    recorded_limit: LimitPaused | None = None  #: the recorded pause at a limit, until it goes on
 
     @property
     def refusal(self) -> BudgetExceeded | None:

@@ -122,8 +122,12 @@ class ToolCallLedger:
         if owner is None or not owner.pauses:
             return
         self._refund()
-        self._holds = await context.reserve(reserve_all, _refund_all)
-        self.refusal = self.granted_count = None
+        try:
+            self._holds = await context.reserve(reserve_all, _refund_all)
+        except BudgetExceeded as refusal:
+            self.refusal, self.granted_count = refusal, 0
+        else:
+            self.refusal = self.granted_count = None
 
     def call(self, call_id: str | None) -> ToolCall:
         """Return the call of this id.

@@ -266,6 +266,7 @@ class ToolUseContext:
     cuts: Cuts = field(default_factory=Cuts)
     meter: Meter | None = None  #: for models that another framework calls; None: none here
     wait_without_time: WaitWithoutTime | None = None  #: None: there is no slot and no time to give back
+    budget_note: Callable[[], str] | None = None  #: what is left, for the model: ends each request; None: not shown
     quota: QuotaReached | None = None  #: the window that it waited for in a process that has ended
     approve: Approve | None = None
     safety: Safety | None = None  #: None: calls are not voted on

@@ -73,3 +73,50 @@ async def test_a_raise_that_cannot_be_is_refused_in_one_line(
     assert named in refusal.err.splitlines()[-1]
     assert handle.run.limits == Limits(model_calls=1, seconds=600, at_limit="pause")
     await handle.cancel()
+
+
+@pytest.mark.parametrize("source", ["folder", "socket"])
+async def test_a_paused_run_is_listed_with_its_command_and_goes_on_when_it_is_approved(
+    served_folder: ServedFolder, source: str
+) -> None:
+    """The list has the same row by both ways; the same approval again adds nothing, and a denial comes too late."""
+    handle = await paused_run(served_folder)
+
+    (row,) = [json.loads(line) for line in (await served_folder.on(source, "approvals", "--json")).out.splitlines()]
+    table = await served_folder.on(source, "approvals")
+    approved = await served_folder.on(source, "approve", row["id"])
+    result = await handle.result()
+    again = await served_folder.on(source, "approve", row["id"])
+
+    assert (result.value, result.usage.model_calls) == ("All is done.", 2)
+    assert (row["kind"], row["run"], row["path"], row["state"]) == ("limit", handle.id, "main", "waits")
+    assert (row["agent"], row["tool"], row["args"]) == ("lead", "", {})
+    assert row["usage"]["model_calls"] == 1
+    command = f"ramet raise {handle.id} --calls 1"
+    assert row["limit"] == {
+        "resource": "model_calls",
+        "asked": 1,
+        "left": 0,
+        "scope": "main",
+        "scope_run": handle.id,
+        "amount": 1,
+        "command": command,
+    }
+    assert command in table.out
+    assert (approved.status, approved.out) == (0, f"{row['id']} is allowed\n")
+    assert again.status in (0, 2)
+    assert handle.run.limits.model_calls == 2
+
+
+@pytest.mark.parametrize("source", ["folder", "socket"])
+async def test_a_denied_run_ends_at_its_limit(served_folder: ServedFolder, source: str) -> None:
+    """The refused request is never made."""
+    handle = await paused_run(served_folder)
+
+    (row,) = [json.loads(line) for line in (await served_folder.on(source, "approvals", "--json")).out.splitlines()]
+    denied = await served_folder.on(source, "deny", row["id"], "--reason", "not today")
+
+    assert (denied.status, denied.out) == (0, f"{row['id']} is not allowed\n")
+    result = await handle.result()
+    assert (result.status, result.usage.model_calls) == ("budget_exhausted", 1)
+    assert (await served_folder.on(source, "approvals", "--json")).out == ""

@@ -160,7 +160,11 @@ async def test_runs_are_controlled_alike_through_folder_and_server(served_folder
         "question": "it changes a file",
         "args": note,
         "state": "waits",
+        "kind": "question",
+        "limit": None,
+        "usage": question["usage"],
     }
+    assert question["usage"]["model_calls"] >= 1
 
     send_result = await served_folder.on(source, "send", first.id, "Hurry up", "--json")
     repeated_send = await served_folder.on(source, "send", first.id, "Hurry up", "--dedupe", "1h", "--json")

@@ -293,3 +293,31 @@ async def test_the_client_raises_a_limit(paused: Paused, client: Client) -> None
     assert len(await paused.raises()) == 1
     row = await client.kernel.run(paused.handle.id)
     assert row.id == paused.handle.id
+
+
+async def test_the_client_lists_and_approves_a_paused_run(paused: Paused, client: Client) -> None:
+    """Each approval adds the one call that the run asks for; the same one again adds nothing."""
+    (entry,) = await client.kernel.approvals()
+    assert (entry.kind, entry.run, entry.usage.model_calls) == ("limit", paused.handle.id, LIMIT)
+    assert entry.limit is not None
+    assert (entry.limit.scope_run, entry.limit.amount) == (paused.handle.id, 1)
+    for _ in range(2):
+        await client.kernel.answer(entry.id, True)
+    assert paused.limit == LIMIT + 1
+    await eventually(lambda: paused.handle.view().usage.model_calls == LIMIT + 1)
+    await eventually(lambda: paused.handle.view().state == "paused")
+    (later,) = await client.kernel.approvals()
+    assert later.id != entry.id
+    await client.kernel.answer(later.id, False, "no")
+    assert (await paused.handle.result()).status == "budget_exhausted"
+    assert await client.kernel.approvals() == []
+    assert [each.key for each in await paused.raises()] == [entry.id]
+
+
+async def test_no_other_key_answers_a_paused_run(paused: Paused, client: Client) -> None:
+    """A wrong key, and none, change nothing."""
+    (entry,) = await client.kernel.approvals()
+    for key in ("", "wrong"):
+        answer = await paused.server.ask("POST", f"/v1/approvals/{entry.id}", key, json={"allowed": True})
+        assert answer.status_code in (401, 403)
+    await paused.assert_unchanged()

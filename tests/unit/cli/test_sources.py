@@ -10,7 +10,7 @@ import pytest
 
 from ramet.cli.main import main
 from ramet.cli.sources.choose import source_of
-from ramet.cli.sources.local import open_questions
+from ramet.cli.sources.local_approvals import open_questions
 from ramet.cli.sources.server import key_in
 from ramet.core.errors import InvalidValue
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, RunEnded, RunSpawned

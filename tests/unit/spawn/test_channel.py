@@ -423,6 +423,40 @@ async def test_a_guest_that_does_not_read_for_300_s_is_closed() -> None:
         assert handler.reply_count == 1
 
 
+async def test_a_frozen_guest_that_does_not_read_stays_connected() -> None:
+    """The time in which it is frozen does not count; thawed, it has all of MAX_UNREAD_S."""
+    clock = FakeClock()
+    async with open_channel(clock) as (channel, guest, _):
+        await guest.say(LoadCheckpoint(id=1))
+        await eventually(lambda: clock.sleeping)
+        closing = asyncio.ensure_future(channel.wait_closed())
+        channel.set_frozen(True)
+        await clock.advance(3 * outbound.MAX_UNREAD_S)
+        assert not closing.done()
+        channel.set_frozen(False)
+        await clock.advance(outbound.MAX_UNREAD_S - 1)
+        assert not closing.done()
+        await clock.advance(1)
+        with pytest.raises(ProtocolError, match="did not read its channel for 300 s"):
+            await closing
+
+
+async def test_a_frozen_guest_has_its_time_for_a_message_when_it_is_thawed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message that was begun before a freeze may be completed after it."""
+    monkeypatch.setattr(FrameReader, "allowance_s", 0.0)
+    async with open_channel() as (channel, guest, _):
+        channel.set_frozen(True)
+        await guest.send(b"\0")
+        await eventually(lambda: channel.received_bytes)
+        await let_tasks_run()
+        closing = asyncio.ensure_future(channel.wait_closed())
+        await let_tasks_run()
+        assert not closing.done()
+        channel.set_frozen(False)
+        with pytest.raises(ProtocolError, match="not completed in time"):
+            await closing
+
+
 async def test_a_guest_that_reads_slowly_stays_connected() -> None:
     """Each read within the time limit begins the limit anew."""
     clock = FakeClock()

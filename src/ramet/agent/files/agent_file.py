@@ -27,6 +27,7 @@ _SPELLINGS = {
     "maxTurns": "max_turns",
     "mcpServers": "mcp_servers",
     "initialPrompt": "initial_prompt",
+    "budgetNote": "budget_note",
 }
 _UNSUPPORTED_KEYS = ("mcp_servers", "effort", "color")
 _UNSUPPORTED_MODES = ("acceptEdits", "dontAsk")
@@ -203,6 +204,7 @@ _READERS: Mapping[str, Callable[[_Reader, str], dict[str, Any]]] = {
     "background": _Reader.flag,
     "isolation": _Reader.raw_value,
     "initial_prompt": _Reader.text,
+    "budget_note": _Reader.flag,
     "limits": _Reader.limits,
     "output": _Reader.schema,
 }

@@ -7,15 +7,21 @@ import contextlib
 import sys
 from argparse import Namespace
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import NoReturn
 
 from rich.console import Console
 from rich.text import Text
 
 from ramet.cli.ask.consent import require_approval_for_writes
+from ramet.cli.ask.facts import record_command
 from ramet.cli.ask.question import QuestionOutcome, QuestionRunner
+from ramet.cli.ask.runtime_choice import OpenedRuntime, open_runtime
 from ramet.cli.errors import set_up_logging
-from ramet.cli.paths import display_path, temp_dir, user_dir, writable_dir
+from ramet.cli.paths import display_path
+from ramet.cli.pauses.handler import PauseHandler
+from ramet.cli.pauses.leaving import leave_process, print_commands
 from ramet.cli.project import open_project
 from ramet.cli.render.approvals import Questions
 from ramet.cli.render.console import console, is_live
@@ -27,11 +33,13 @@ from ramet.cli.render.tree_model import TreeModel
 from ramet.cli.render.views import JsonView, LineView, View
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.events import RunEnded
 from ramet.core.limits import Limits, SpawnLimits
 from ramet.core.policy.permissions import NO_PERMISSIONS
-from ramet.disk.state_folder import checked_state_folder
-from ramet.host.runtime import AgentRuntime
 from ramet.host.session import MAX_PROMPT, Session, sandboxed_children
+from ramet.host.trees.exhausted_limits import exhausted_limits
+from ramet.host.trees.factory import OpenTree
+from ramet.spawn.lifecycle.run_results import paused_result
 from ramet.tools.workspace import workspace_tools
 
 OFFLINE = "offline"
@@ -54,15 +62,29 @@ def ask(options: Namespace) -> int:
 async def _ask(options: Namespace, question: str, *, logs: bool) -> int:
     clock, model = SystemClock(), TreeModel()
     out, err = console(sys.stdout), console(sys.stderr)
-    attended = _is_attended(options, err)
-    session, remarks = _session(options, clock, attended=attended)
+    has_person = _has_person(options, err)
+    attended = has_person and not options.yes
+    asks_at_limit = has_person and not options.json and options.at_limit == "pause"
+    opened = await open_runtime(options, clock, asks_at_limit=asks_at_limit)
+    session, remarks = _session(options, opened, attended=attended)
     with contextlib.suppress(OSError):
         for remark in () if options.quiet else remarks:
             err.print(Text(remark, "dim"), soft_wrap=True)
     view = _view(options, err, model, clock, logs=logs)
-    questions = Questions(err, view, _answerer(session), sys.stdin.fileno()) if attended else None
+    questions = None
+    if attended or asks_at_limit:
+        questions = Questions(err, view, _answerer(session) if attended else None, sys.stdin.fileno())
+    pauses, prepare = None, None
+    if options.at_limit == "pause":
+        leave = partial(_leave, session, view, err, model, clock, options)
+        pauses = PauseHandler(err, questions if asks_at_limit else None, leave, can_leave=session.durable)
+        backend = None if options.backend == "inline" else options.backend
+        prepare = partial(record_command, session, is_approved=options.yes, backend=backend)
     try:
-        outcome = await QuestionRunner(session, model, view, questions, timeout_s=options.timeout).run(question)
+        runner = QuestionRunner(
+            session, model, view, questions, timeout_s=options.timeout, pauses=pauses, prepare=prepare
+        )
+        outcome = await runner.run(question)
     finally:
         await session.runtime.stop()
     if outcome.output_closed:
@@ -87,7 +109,31 @@ def _question(text: str) -> str:
     return text
 
 
-def _session(options: Namespace, clock: Clock, *, attended: bool) -> tuple[Session, list[str]]:
+async def _leave(
+    session: Session,
+    view: View,
+    err: Console,
+    model: TreeModel,
+    clock: Clock,
+    options: Namespace,
+    tree: OpenTree,
+) -> NoReturn:
+    """Report that the tree is paused, and end the process: `ramet resume` goes on."""
+    root = session.handle(session.id).run
+    result = paused_result(root, tree.tree.register.living())
+    view.pause()
+    if isinstance(view, JsonView):
+        with contextlib.suppress(OSError):
+            view.finish_paused(RunEnded(**root.info.stamp, result=result, seq=tree.recorder.newest, at=clock.now()))
+    else:
+        transcripts = None if options.quiet else session.transcripts
+        with contextlib.suppress(OSError):
+            print_status(err, result, model, now=clock.now(), transcripts=transcripts)
+    print_commands(err, exhausted_limits(tree.tree.register), options.dir)
+    await leave_process([session.runtime], [tree], result.exit_code)
+
+
+def _session(options: Namespace, opened: OpenedRuntime, *, attended: bool) -> tuple[Session, list[str]]:
     """Return the requested session, not started, and remarks for a person."""
     remarks = []
     if options.model is None:
@@ -97,7 +143,7 @@ def _session(options: Namespace, clock: Clock, *, attended: bool) -> tuple[Sessi
     if project.problems:
         option = "" if options.dir == Path.cwd() else f" --dir {one_line(display_path(options.dir))}"
         remarks.append(f"{count(len(project.problems), 'problem')} in agent files: see ramet agents check{option}")
-    transcripts = _transcripts_dir(options, remarks)
+    remarks += opened.remarks
     session = Session(
         model=options.model or OFFLINE,
         tools=workspace_tools(),
@@ -110,6 +156,7 @@ def _session(options: Namespace, clock: Clock, *, attended: bool) -> tuple[Sessi
             model_calls=options.max_calls,
             agents=options.max_agents,
             seconds=options.timeout,
+            at_limit=options.at_limit,
         ),
         spawn_limits=SpawnLimits(
             **{name: value for name in ("depth", "running") if (value := getattr(options, name)) is not None}
@@ -118,36 +165,15 @@ def _session(options: Namespace, clock: Clock, *, attended: bool) -> tuple[Sessi
         approver=(lambda _: True) if options.yes else None,
         unattended=not attended and not options.yes,
         project=project,
-        runtime=AgentRuntime(
-            transcripts=transcripts,
-            clock=clock,
-            user_dir=user_dir(),
-            backend=None if options.backend == "inline" else options.backend,
-        ),
+        runtime=opened.runtime,
         policy=None if options.backend == "inline" else sandboxed_children(options.dir),
     )
     return session, remarks
 
 
-def _transcripts_dir(options: Namespace, remarks: list[str]) -> Path:
-    """Return the folder for transcripts. Raises InvalidValue if a requested one cannot be written to."""
-    if options.transcripts:
-        chosen = writable_dir(Path(options.transcripts).expanduser().absolute())
-        if chosen is None:
-            raise InvalidValue("--transcripts", options.transcripts, "a folder that can be written to")
-        return chosen
-    default = writable_dir(checked_state_folder(options.dir) / "transcripts")
-    if default is None:
-        remarks.append(
-            f"{one_line(display_path(options.dir))} cannot be written to: transcripts go to a temporary folder"
-        )
-        return temp_dir()
-    return default
-
-
-def _is_attended(options: Namespace, err: Console) -> bool:
+def _has_person(options: Namespace, err: Console) -> bool:
     """Return whether a person can be asked: stderr is a terminal, and stdin too."""
-    if options.yes or options.no_approvals or options.quiet:
+    if options.no_approvals or options.quiet:
         return False
     return sys.stdin is not None and sys.stdin.isatty() and err.is_terminal
 

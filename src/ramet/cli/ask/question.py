@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
+from ramet.cli.pauses.handler import PauseHandler
 from ramet.cli.render.approvals import Questions
 from ramet.cli.render.tree_model import TreeModel
 from ramet.cli.render.views import View
 from ramet.cli.signals import Interrupts
 from ramet.core.events import Event, RunEnded
+from ramet.core.ids import RunId
 from ramet.core.lifecycle import LIVE_STATES, State
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.host.session import Session
@@ -38,8 +40,12 @@ class QuestionRunner:
         questions: Questions | None = None,
         *,
         timeout_s: float | None = None,
+        pauses: PauseHandler | None = None,
+        prepare: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         self._session, self._model, self._view, self._questions = session, model, view, questions
+        self._pauses = pauses  #: None if no limit given by the command line pauses
+        self._prepare = prepare  #: called with the open session, before the question is asked
         self._stopped_by: str | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._open = False
@@ -73,6 +79,11 @@ class QuestionRunner:
             if self._questions is not None:
                 serving = group.create_task(self._questions.serve(), name="ramet questions")
                 stack.callback(serving.cancel)
+            if self._pauses is not None:
+                tree = self._session.runtime.trees[RunId(self._session.id)]
+                stack.callback(group.create_task(self._pauses.serve(tree), name="ramet pauses").cancel)
+            if self._prepare is not None:
+                await self._prepare()
             self._open = True
             if self._stopped_by is None:
                 async for _ in self._session.submit_message(question):
@@ -115,6 +126,8 @@ class QuestionRunner:
                     self._output_closed = True
                     if self._view.is_output:
                         self._stop("the output cannot be written")
+            if self._pauses is not None:
+                self._pauses.handle_event(event)
 
     async def _events(self) -> AsyncIterator[Event]:
         async for event in self._session.events(tree=True, deltas=self._view.shows_deltas):

@@ -1,4 +1,4 @@
-"""`ramet approvals`: the questions that wait for a person's approval."""
+"""`ramet approvals`: the questions, and the runs at limits, that wait for a person."""
 
 from __future__ import annotations
 
@@ -8,22 +8,25 @@ import msgspec
 
 from ramet.cli.errors import report_damage
 from ramet.cli.operate.ps import print_table
+from ramet.cli.render import formatting
 from ramet.cli.render.console import print_note
 from ramet.cli.render.sanitize import format_arguments, one_line
 from ramet.cli.sources.choose import source_of
 from ramet.cli.sources.contract import Question
+from ramet.core.outcome import Usage
 from ramet.host.control.run_queries import INTERRUPTED
 
 
 async def approvals(options: Namespace) -> int:
-    """List the questions, and the commands to answer them."""
+    """List the questions and the runs at limits, and the commands to answer them."""
     async with source_of(options) as source:
         questions, errors = await source.questions(), source.damage_errors
     if options.json:
         for each in questions:
             print(msgspec.json.encode(each).decode())
         return report_damage(errors)
-    print_table(("ID", "PATH", "STATE", "TOOL", "QUESTION", "ARGUMENTS"), [_line(each) for each in questions])
+    columns = ("ID", "KIND", "PATH", "STATE", "COST", "TOOL", "QUESTION", "ARGUMENTS OR COMMAND")
+    print_table(columns, [_line(each) for each in questions])
     hint = "ramet approve ID, or ramet deny ID" if questions else "no call waits for an approval"
     if any(each.state == INTERRUPTED for each in questions):
         hint += "; first resume interrupted runs: ramet resume"
@@ -34,9 +37,16 @@ async def approvals(options: Namespace) -> int:
 def _line(question: Question) -> tuple[str, ...]:
     return (
         one_line(question.id),
+        one_line(question.kind, 40),
         one_line(question.path, 80),
         question.state,
-        one_line(question.tool, 40),
+        _cost(question.usage),
+        one_line(question.tool, 40) or "-",
         one_line(question.question, 200),
-        format_arguments(question.args),
+        format_arguments(question.args) if question.limit is None else one_line(question.limit.command, 200),
     )
+
+
+def _cost(usage: Usage) -> str:
+    """Return what the run and all runs below it have used so far."""
+    return f"{formatting.tokens(usage.tokens)} tokens, {formatting.money(usage.usd)}"

@@ -9,11 +9,11 @@ from typing import Any
 
 from rich.text import Text
 
+from ramet.cli.pauses.amounts import required_amounts
 from ramet.cli.render.console import console
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.sources.choose import full_id, source_of
 from ramet.core.equal_mail import NOT_DELIVERED
-from ramet.core.errors import InvalidValue
 
 
 async def run_control_command(options: Namespace) -> int:
@@ -28,7 +28,7 @@ async def run_control_command(options: Namespace) -> int:
             case "stop":
                 outcome = await source.stop(options.id, "stopped by its user")
             case "raise":
-                outcome = await source.raise_limits(options.id, _amounts(options), options.key or "")
+                outcome = await source.raise_limits(options.id, required_amounts(options), options.key or "")
             case verb:
                 outcome = await source.answer(options.id, verb == "approve", options.reason)
     if options.json:
@@ -37,17 +37,6 @@ async def run_control_command(options: Namespace) -> int:
         for line in _lines(options, outcome):
             console(sys.stdout).print(Text(line), soft_wrap=True)
     return 1 if outcome.get("left") else 0
-
-
-def _amounts(options: Namespace) -> dict[str, float]:
-    """Return the amounts of `ramet raise`, by name of the limit. Raises InvalidValue if there are none."""
-    names = {"calls": "model_calls"}
-    options_of_limits = ("usd", "tokens", "calls", "tool_calls", "agents", "seconds")
-    amounts = {names.get(name, name): value for name in options_of_limits if (value := getattr(options, name))}
-    if not amounts:
-        accepted = ", ".join(f"--{name.replace('_', '-')}" for name in options_of_limits)
-        raise InvalidValue("limits", None, f"at least one of {accepted}")
-    return amounts
 
 
 def _lines(options: Namespace, outcome: dict[str, Any]) -> list[str]:

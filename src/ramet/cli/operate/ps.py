@@ -147,6 +147,8 @@ async def show(options: Namespace) -> int:
 
 def _state(row: RunRow) -> str:
     """Return the state of a run, what it waits for, and until when it waits, if that is known."""
+    if row.frozen_mb is not None:
+        return f"{row.state} ({formatting.frozen(row.frozen_mb)})"
     until = f" until {row.waits_until:%Y-%m-%d %H:%M:%S} UTC" if row.waits_until is not None else ""
     return f"{row.state} ({row.waits_for}{until})" if row.waits_for else row.state
 

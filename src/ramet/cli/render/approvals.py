@@ -1,4 +1,4 @@
-"""Ask a person at the terminal for approvals, one at a time; any answer except yes is no."""
+"""Ask a person at the terminal, one question at a time. Any answer to an approval except yes is no."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import json
 import os
 import termios
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NamedTuple
 
 from rich.console import Console
@@ -21,14 +22,21 @@ MAX_SHOWN = 4_000  #: characters of one argument; a truncation is stated, becaus
 
 
 class _OpenQuestion(NamedTuple):
-    event: ApprovalAsked
+    show: Callable[[], None]
+    take: Callable[[str], Awaitable[bool]]
+    run: str
     withdrawn: asyncio.Future[None]  #: done when no run waits for the answer any more
 
 
 class Questions:
-    """A prompt for questions in a tree's events; it passes each answer to `answer(approval_id, allowed, reason)`."""
+    """The questions of a tree at the terminal: approvals from its events, and those that others add.
 
-    def __init__(self, err: Console, view: View, answer: Callable[[str, bool, str], object], stdin_fd: int) -> None:
+    Each answer to an approval is passed to `answer(approval_id, allowed, reason)`; None asks for no approval.
+    """
+
+    def __init__(
+        self, err: Console, view: View, answer: Callable[[str, bool, str], object] | None, stdin_fd: int
+    ) -> None:
         self._err, self._view, self._answer, self._fd = err, view, answer, stdin_fd
         self._open: dict[str, _OpenQuestion] = {}
         self._change_event = asyncio.Event()
@@ -36,17 +44,30 @@ class Questions:
     def handle_event(self, event: Event) -> None:
         """Note a question, or that one was answered elsewhere, timed out, or lost its run."""
         match event:
-            case ApprovalAsked():
-                withdrawn = asyncio.get_running_loop().create_future()
-                self._open[event.approval_id] = _OpenQuestion(event, withdrawn)
-                self._change_event.set()
+            case ApprovalAsked() if self._answer is not None:
+                self.add(event.approval_id, partial(self._print, event), partial(self._take, event), run=event.run)
             case ApprovalAnswered():
-                self._drop(event.approval_id)
+                self.withdraw(event.approval_id)
             case RunEnded():
-                for approval_id in [key for key, each in self._open.items() if each.event.run == event.run]:
-                    self._drop(approval_id)
+                for key in [key for key, each in self._open.items() if each.run == event.run]:
+                    self.withdraw(key)
             case _:
                 pass
+
+    def add(self, key: str, show: Callable[[], None], take: Callable[[str], Awaitable[bool]], *, run: str = "") -> None:
+        """Add a question, which the end of its `run` withdraws.
+
+        `show` prints it. `take` gets the typed line with its line end, or an empty text at the end of the input, and
+        returns False to be asked again.
+        """
+        self._open[key] = _OpenQuestion(show, take, run, asyncio.get_running_loop().create_future())
+        self._change_event.set()
+
+    def withdraw(self, key: str) -> None:
+        """Ask a question no longer, if it is open."""
+        question = self._open.pop(key, None)
+        if question is not None and not question.withdrawn.done():
+            question.withdrawn.set_result(None)
 
     async def serve(self) -> None:
         """Ask the questions as they arrive, until cancelled."""
@@ -58,27 +79,26 @@ class Questions:
             self._view.pause()
             try:
                 while self._open:
-                    await self._ask(next(iter(self._open.values())))
+                    await self._ask(*next(iter(self._open.items())))
             finally:
                 self._view.resume()
 
-    async def _ask(self, question: _OpenQuestion) -> None:
-        event = question.event
+    async def _ask(self, key: str, question: _OpenQuestion) -> None:
         # First, so that the answer to a visible question is not confused with an earlier key.
         with self._next_line() as line:
-            self._print(event)
+            question.show()
             await asyncio.wait((line, question.withdrawn), return_when=asyncio.FIRST_COMPLETED)
             if not line.done():
                 self._err.print(Text("\n(no longer asked)", "dim"))
                 return
-        self._open.pop(event.approval_id, None)
-        allowed = line.result().strip().lower() in ("y", "yes")
-        self._answer(event.approval_id, allowed, "" if allowed else "denied at the terminal")
+        if await question.take(line.result()) and self._open.get(key) is question:
+            del self._open[key]
 
-    def _drop(self, approval_id: str) -> None:
-        question = self._open.pop(approval_id, None)
-        if question is not None and not question.withdrawn.done():
-            question.withdrawn.set_result(None)
+    async def _take(self, event: ApprovalAsked, typed: str) -> bool:
+        assert self._answer is not None, "it was asked"
+        allowed = typed.strip().lower() in ("y", "yes")
+        self._answer(event.approval_id, allowed, "" if allowed else "denied at the terminal")
+        return True
 
     def _print(self, event: ApprovalAsked) -> None:
         show = self._err.print

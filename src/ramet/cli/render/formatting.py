@@ -33,6 +33,11 @@ def size(count: int) -> str:
     return f"{count / 10**9:.1f} GB"
 
 
+def frozen(memory_mb: float) -> str:
+    """Format what a frozen process holds: `frozen, 42 MB`."""
+    return f"frozen, {memory_mb:.0f} MB"
+
+
 def duration(seconds: float) -> str:
     """Format a duration: `0.8s`, `12s`, `2m05s`, `1h03m`."""
     if seconds < 9.95:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from ramet.cli.render import formatting
 from ramet.cli.render.call_summary import describe_call
+from ramet.cli.render.formatting import frozen
 from ramet.core.events import (
     Event,
     MessageDiscarded,
@@ -19,6 +20,7 @@ from ramet.core.events import (
     RunEnded,
     RunSilent,
     RunSpawned,
+    SandboxFrozen,
     StateChanged,
     TextDelta,
     ToolEnded,
@@ -55,6 +57,7 @@ class Row:
     task: str = ""
     state: str = State.STARTING
     pause: str = ""  #: why it is paused
+    frozen_mb: float | None = None  #: memory that its frozen process holds
     phase: str = ""  #: activity between tool calls
     silence: str = ""  #: since when it is silent, until it shows a sign of life
     calls: dict[str, tuple[str, str]] = field(default_factory=dict)  #: open calls: id -> (tool, summary)
@@ -92,7 +95,8 @@ class Row:
             living = self.living_children
             return f"waits for {living} agent{'' if living == 1 else 's'}" if living else "waits"
         if self.state == State.PAUSED:
-            return f"paused: {self.pause}" if self.pause else "paused"
+            paused = "paused" if self.frozen_mb is None else f"paused ({frozen(self.frozen_mb)})"
+            return f"{paused}: {self.pause}" if self.pause else paused
         if self.state == State.STARTING:
             return "queued"
         return "idle" if self.state == State.IDLE else self.phase or ("thinks" if self.model else "works")
@@ -117,11 +121,13 @@ class TreeModel:
                 row.state = State.STARTING
             case StateChanged():
                 row.pause = event.why if event.state == State.PAUSED else ""
-                row.state = event.state
+                row.state, row.frozen_mb = event.state, None
                 if event.state not in TERMINAL_STATES:
                     row.result = row.ended_at = None  # mail woke it
             case TurnStarted():
                 row.state, row.result, row.ended_at = State.RUNNING, None, None
+            case SandboxFrozen():
+                row.frozen_mb = event.memory_mb
             case ModelAsked():
                 row.phase = "thinks"
             case ModelRetried():

@@ -101,6 +101,10 @@ class JsonView(View):
             self._write(self._root_end)
             self._root_end = None
 
+    def finish_paused(self, end: RunEnded) -> None:
+        """Write a last line for a tree that is paused: the root has not ended, so its journal has no such event."""
+        self._write(end)
+
     def _write(self, event: Event) -> None:
         try:
             line = encode(event)

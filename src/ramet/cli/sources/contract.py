@@ -12,6 +12,8 @@ from msgspec import Struct
 
 from ramet.core.errors import Damaged
 from ramet.core.events import Event
+from ramet.core.outcome import NO_USAGE, Usage
+from ramet.core.replay.paused_limits import PausedLimit
 from ramet.host.control.run_queries import RunRow
 from ramet.host.safety.inspection import GateEvent, GateEventFilter, GateEventPage
 from ramet.host.schedules.view import ScheduleView
@@ -40,7 +42,7 @@ WAITING = "waits"
 
 
 class Question(Struct, frozen=True, kw_only=True):
-    """A question of an agent to a person. `args` are bounded for display."""
+    """A question of an agent to a person, or a run that waits at a limit. `args` are bounded for display."""
 
     id: str  #: id to answer it with
     run: str
@@ -50,6 +52,9 @@ class Question(Struct, frozen=True, kw_only=True):
     question: str
     args: dict[str, Any]
     state: str = WAITING  #: or INTERRUPTED: an answer takes effect once the run is resumed
+    kind: str = "question"  #: or limit
+    limit: PausedLimit | None = None  #: where the run waits, and what an approval adds
+    usage: Usage = NO_USAGE  #: of the run and all runs below it, so far
 
 
 class Source(Protocol):
@@ -106,7 +111,7 @@ class Source(Protocol):
         """
 
     async def questions(self) -> list[Question]:
-        """Return the questions that wait for a person, the oldest first."""
+        """Return the questions and the runs at limits that wait for a person, the oldest first."""
 
     async def gate_events(self, gate_filter: GateEventFilter, *, after: int, limit: int) -> GateEventPage:
         """Return a page of the safety gates' events after a cursor."""

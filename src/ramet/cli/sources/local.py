@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ramet.cli.sources.contract import WAITING, Change, NewSchedule, Question
+from ramet.cli.sources.contract import Change, NewSchedule, Question
 from ramet.cli.sources.kernel_process import kernel_process
-from ramet.core.errors import Damaged, DamagedTree, InvalidValue, RametError, StoreInUse, Unknown
+from ramet.core.errors import Damaged, InvalidValue, RametError, StoreInUse, Unknown
 from ramet.core.events import Event
 from ramet.core.outcome import Status
-from ramet.core.replay.replay import TreeReplay
 from ramet.host.control.run_queries import (
     INTERRUPTED,
     JournalReader,
@@ -109,15 +107,9 @@ class LocalSource:
             yield event
 
     async def questions(self) -> list[Question]:
-        records = await self._journal()
-        dated: list[tuple[datetime, Question]] = []
-        for root in await records.trees():
-            state = WAITING if records.is_active(root) else INTERRUPTED
-            try:
-                dated += open_questions(await records.replay(root), state)
-            except DamagedTree as problem:
-                records.damage_by_root[root] = problem
-        return [question for _, question in sorted(dated, key=lambda each: each[0])]
+        from ramet.cli.sources.local_approvals import list_questions
+
+        return await list_questions(self.dir, await self._journal())
 
     async def gate_events(self, gate_filter: GateEventFilter, *, after: int, limit: int) -> GateEventPage:
         return await passages((await self._journal()).store, gate_filter, after=after, limit=limit)
@@ -249,25 +241,3 @@ class LocalSource:
         if row.state == INTERRUPTED:
             return f"{reason}: {run} was interrupted; first resume it: ramet resume {run}"
         return f"{reason}: {run} has ended ({row.state})"
-
-
-def open_questions(replay: TreeReplay, state: str = WAITING) -> list[tuple[datetime, Question]]:
-    """Return the unanswered questions of a tree, with the time of each."""
-    return [
-        (
-            approval.at or datetime.min.replace(tzinfo=UTC),
-            Question(
-                id=id,
-                run=run.id,
-                path=run.spawn_event.path,
-                agent=run.spawn_event.agent,
-                tool=approval.tool,
-                question=approval.question,
-                args=approval.args,
-                state=state,
-            ),
-        )
-        for run in replay.runs.values()
-        for id, approval in run.approvals.items()
-        if id not in run.approval_answers
-    ]

@@ -37,6 +37,7 @@ from ramet.core.events import (
     RunResumed,
     RunRetried,
     RunSpawned,
+    SandboxFrozen,
     SandboxStarted,
     StateChanged,
     TimeStarted,
@@ -161,7 +162,7 @@ class TreeReplay:
             case QuotaReached():
                 run.quota = event
             case BudgetRefused():
-                run.refusal = event
+                run.apply_refusal(event)
             case LimitPaused():
                 run.limit_pause = event
             case RunLooping():
@@ -179,9 +180,10 @@ class TreeReplay:
             case StateChanged():
                 if run.result is not None:  # Its conversation was reopened.
                     self._reopen_run(run)
-                run.state, run.waits_for_room = event.state, event.why == ROOM
+                run.state, run.waits_for_room, run.frozen_mb = event.state, event.why == ROOM, None
                 run.is_in_turn = run.is_in_turn and event.state != "idle"
             case TurnStarted() | RunResumed():
+                run.frozen_mb = None
                 keeps_sandbox = isinstance(event, RunResumed) and not run.is_rewound
                 run.sandbox = run.sandbox if keeps_sandbox else None
                 run.attempt_began_at, run.is_retried = len(run.conversation), False
@@ -191,7 +193,7 @@ class TreeReplay:
                     run.turn_began_at, run.attempt, run.replies = len(run.conversation), 1, 0
                     run.objections = 0
                     run.exhausted_resource, run.refusal = "", None
-                    run.limit_pause = run.quota = None
+                    run.limit_pause = run.limit_denial = run.quota = None
                 else:
                     self._charge_open_requests(run)  # The resuming kernel has counted these; readers must, too.
                 run.turn, run.is_in_turn, run.state = event.turn, True, "running"
@@ -210,6 +212,8 @@ class TreeReplay:
                 run.sandbox, run.was_sandboxed = (event if event.sandbox else None), True
                 run.recorded_reports = run.recorded_reports if event.adopted else 0
                 run.ports = _ports(event.policy)
+            case SandboxFrozen():
+                run.frozen_mb = event.memory_mb
             case RunRetried():
                 run.sandbox, run.is_retried, run.attempt = None, True, event.attempt + 1
             case MailPushed():
@@ -300,6 +304,7 @@ class TreeReplay:
             self._runs_by_call[parent.id, event.parent_call or ""] = run
             parent.spawns += 1
             parent.waits_for_room = False
+            parent.limit_pause = None
             parent.subtree_usage = parent.subtree
         self.ledger.append(LedgerEntry(event.run, OPEN))
         if parent is not None:

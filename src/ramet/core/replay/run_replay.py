@@ -112,6 +112,7 @@ class RunReplay:
     refusal: BudgetRefused | None = None  #: the last refusal of a budget in its newest turn
     limit_pause: LimitPaused | None = None  #: where it paused last, unless it went on from there
     pause: RunPaused | None = None  #: by a person, not ended yet
+    limit_denial: BudgetRefused | None = None  #: the refusal of a person at such a limit, in its newest turn
     raised: list[LimitsRaised] = field(default_factory=list)  #: what was added to its limits
     quota: QuotaReached | None = None  #: the window that its next request to a model waits for
     awaiting_idle: dict[str, str] = field(default_factory=dict)  #: mail ids, and the runs to notify when it is idle
@@ -123,6 +124,7 @@ class RunReplay:
         default_factory=dict
     )  #: the answers to these questions that came
     past_approvals: list[str] = field(default_factory=list)  #: ids of questions about calls that were answered
+    frozen_mb: float | None = None  #: memory that its frozen process holds, while it is paused
     sandbox: SandboxStarted | None = None  #: the newest of its newest turn, if it may have outlived its kernel
     ports: dict[str, int] = field(default_factory=dict)  #: of its newest sandbox, by name
     recorded_reports: int = 0  #: number of the sandbox's reports that are recorded
@@ -206,6 +208,12 @@ class RunReplay:
     def waits_until(self) -> datetime | None:
         """The stated end of its wait, if there is one."""
         return self.quota.until if self.quota is not None and self.waits_for == "quota" else None
+
+    def apply_refusal(self, refusal: BudgetRefused) -> None:
+        """Note a refusal of a budget; where the run paused, a person refused its request."""
+        pause, self.refusal = self.limit_pause, refusal
+        if pause is not None and (pause.scope, pause.resource) == (refusal.scope, refusal.resource):
+            self.limit_pause, self.limit_denial = None, refusal
 
     def count_step(self, step_id: str) -> None:
         """Note that a step was begun: its number is at the end of its id."""

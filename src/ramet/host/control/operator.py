@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ramet.core.errors import InvalidValue, OwnedElsewhere, StoreFailed, Unknown
 from ramet.core.limits import Limits
+
+PAUSES_PAGE = 200  #: entries in one answer, which has a limit of bytes
 
 if TYPE_CHECKING:
     from ramet.host.approvals import Inbox, Pending
@@ -90,18 +92,25 @@ class OperatorControl:
         return await (await self.reach(run)).raise_limits(add, key=key)
 
     def approvals(self) -> list[Pending]:
-        """Return the pending questions, the oldest first."""
+        """Return the pending questions, and the runs that wait at limits, the oldest first."""
         return sorted((each for inbox in self._inboxes() for each in inbox.pending), key=lambda each: each.asked_at)
 
-    async def answer(self, approval: str, allowed: bool, reason: str) -> None:
-        """Answer a question for a person, and record the answer.
+    def pauses(self, after: str = "") -> dict[str, Any]:
+        """Return a page of the entries that are no questions, as `pauses`; `more` is the id to go on after, or ""."""
+        entries = [each for each in self.approvals() if each.kind != "question"]
+        start = next((at + 1 for at, each in enumerate(entries) if each.id == after), 0)
+        page = entries[start : start + PAUSES_PAGE]
+        return {"pauses": page, "more": page[-1].id if entries[start + PAUSES_PAGE :] else ""}
 
-        Raises Unknown for a question that is not (or no longer) pending, StoreFailed.
+    async def answer(self, approval: str, allowed: bool, reason: str) -> None:
+        """Answer a question for a person, or raise a limit by what its entry says, and record that.
+
+        Raises Unknown for a question that is not (or no longer) pending, StoreFailed, and like `Inbox.answer`.
         """
-        pending = {each.id: (inbox, each.run) for inbox in self._inboxes() for each in inbox.pending}
-        if approval not in pending:
-            raise Unknown("approval", approval, tuple(pending))
-        inbox, run = pending[approval]
+        inboxes = [(inbox, run) for inbox in self._inboxes() if (run := inbox.find_run(approval)) is not None]
+        if not inboxes:
+            raise Unknown("approval", approval, tuple(each.id for each in self.approvals()))
+        inbox, run = inboxes[0]
         handle = self.find(run)
         inbox.answer(approval, allowed, reason)
         await handle.run.context.wait_persisted()

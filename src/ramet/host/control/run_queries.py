@@ -87,6 +87,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
     last_event_at: datetime | None = None  #: of its newest event, or of a newer part of a reply that streams
     context_tokens: int = 0  #: input tokens of its newest request to a model
     context_window: int = 0  #: the most that its model accepts; 0: unknown
+    frozen_mb: float | None = None  #: MiB that its frozen process holds while it is paused; None: none is frozen
 
     @property
     def shown_path(self) -> str:
@@ -290,6 +291,7 @@ def _row(run: RunReplay, children: tuple[str, ...], is_active: bool, streaming: 
         last_event_at=run.last_event_at if run.is_over else streaming.get(run.id, run.last_event_at),
         context_tokens=run.context_tokens,
         context_window=spawn_event.window,
+        frozen_mb=run.frozen_mb if is_active else None,
     )
 
 

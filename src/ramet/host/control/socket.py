@@ -84,6 +84,12 @@ class FindPorts(Struct, frozen=True, kw_only=True, tag="ports", forbid_unknown_f
     run: str
 
 
+class ListPauses(Struct, frozen=True, kw_only=True, tag="pauses", forbid_unknown_fields=True):
+    """A request for a page of the runs that wait for a person without a question, such as those at limits."""
+
+    after: str = ""  #: id of the last entry of the page before
+
+
 class Answer(Struct, frozen=True, kw_only=True, tag="answer", forbid_unknown_fields=True):
     """A request with a person's answer to a question."""
 
@@ -99,6 +105,7 @@ Request = (
     | RaiseLimits
     | FindWorkspace
     | FindPorts
+    | ListPauses
     | Answer
     | Keep
     | Collect
@@ -217,6 +224,8 @@ class ControlSocket:
             case FindPorts(run=run):
                 sockets = sockets_of((await self._operator.reach(run)).run)
                 return {name: str(path) for name, path in sockets.items()}
+            case ListPauses(after=after):
+                return self._operator.pauses(after)
             case Answer(approval=approval, allowed=allowed, reason=reason):
                 await self._operator.answer(approval, allowed, reason)
                 return {"approval": approval, "allowed": allowed}

@@ -23,6 +23,8 @@ from ramet.core.errors import InvalidValue
 from ramet.core.events import (
     ClockStepped,
     Event,
+    LimitPaused,
+    LimitsRaised,
     MessageRecorded,
     Notice,
     RunEnded,
@@ -47,6 +49,8 @@ MAX_LAG = 100_000
 STEP_S = 0.5
 _APPEND = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _MUST_BE_ON_DISK = (MessageRecorded, RunSpawned, RunEnded)
+#: Events of any run that concern whoever waits for a turn.
+_PAUSES = (LimitPaused, LimitsRaised)
 _MAX_PENDING = 64  #: events of one transcript that are not written yet
 
 
@@ -69,7 +73,7 @@ class Subscription:
 
     def offer(self, event: Event) -> None:
         """Take an event, if this reader asked for it."""
-        if self._run is None or event.run == self._run:
+        if self._run is None or event.run == self._run or (self.chunks_of and isinstance(event, _PAUSES)):
             self.put(event)
 
     def put(self, item: Event | AIMessageChunk) -> None:
@@ -149,6 +153,11 @@ class Recorder:
         return self._page.confirm_ownership if self._page is not None else None
 
     @property
+    def newest(self) -> int:
+        """The number of the newest event."""
+        return self._count
+
+    @property
     def waiting(self) -> int:
         """The number of events that are not durable yet."""
         return self._page.waiting if self._page is not None else 0
@@ -222,7 +231,8 @@ class Recorder:
     ) -> Subscription:
         """Follow a run, or the whole tree: from the first event kept (unless `past` is False), then live.
 
-        `deltas` adds text as it streams, as events; `chunks` adds the model's own chunks of the run.
+        `deltas` adds text as it streams, as events; `chunks` adds the model's own chunks of the run, and the pauses and
+        raises of limits in the whole tree.
         """
         reader = Subscription(self, run=run, deltas=deltas, chunks=chunks, past=past)
         if self._is_closed:

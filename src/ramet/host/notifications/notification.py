@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, LimitPaused, RunEnded, RunLooping, RunSilent
 from ramet.core.liveness.findings import describe_finding
+from ramet.core.replay.paused_limits import raise_option
 from ramet.host.argument_preview import preview, shorten
 from ramet.host.observability.redaction import STARS, Redaction, names_secret
 from ramet.store.contract import KernelInfo
@@ -32,8 +33,6 @@ KINDS: Final = (*KIND_BY_TAG.values(), KERNEL_LOST)
 #: The tag of the event after which the question of an approval needs no answer any more.
 ANSWERED_TAG: Final = "approval_answered"
 _MAX_ERROR = 500  #: characters of an error's message
-#: Options of `ramet raise` that have another name than the resource.
-_OPTION_BY_RESOURCE: Final[Mapping[str, str]] = {"model_calls": "calls"}
 _MAX_NAME = 500  #: characters of a path or a name
 
 
@@ -125,8 +124,7 @@ class NotificationWriter:
         header, scope = self._header(event), self._clean(event.scope, _MAX_NAME)
         # The event has the path of the run whose limit it is. Only the ids of this run and of the root are known.
         id = event.run if scope == header["path"] else event.root if "/" not in scope else f"ID of {scope}"
-        option = _OPTION_BY_RESOURCE.get(event.resource, event.resource.replace("_", "-"))
-        command = f"ramet raise {id} --{option} AMOUNT"
+        command = f"ramet raise {id} {raise_option(event.resource)} AMOUNT"
         return Notification(
             **header,
             kind="paused",

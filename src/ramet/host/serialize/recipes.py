@@ -58,6 +58,8 @@ def recipe(agent: Agent) -> dict[str, Any]:
         data["hooks"] = {"@object": agent.name} if not _is_plain(agent.hooks) else msgspec.to_builtins(agent.hooks)
     if agent.policy is not None:
         data["policy"] = to_public_dict(agent.policy)
+    if agent.budget_note is not None:
+        data["budget_note"] = agent.budget_note
     if limits := agent.limits.as_data():
         data["limits"] = limits
     if watch := agent.watch.as_data():
@@ -71,7 +73,7 @@ def agent_of(data: Mapping[str, Any], *, agents: Mapping[str, Agent], model: Cal
     `model` finds a model object by its name, or raises DefinitionMissing. Raises DefinitionMissing for a function or
     type that is not found.
     """
-    fields: dict[str, Any] = {name: data[name] for name in (*_PLAIN, *_NAMES) if name in data}
+    fields: dict[str, Any] = {name: data[name] for name in (*_PLAIN, *_NAMES, "budget_note") if name in data}
     fields["capabilities"] = tuple(capability(each) for each in data.get("capabilities", ()))
     if "ref" in data:
         fields["ref"] = AgentRef.parse(data["ref"])

@@ -45,6 +45,7 @@ from ramet.host.serialize.recipes import recipe
 from ramet.host.trees.project import git_of
 from ramet.host.trees.prompts import Prompts
 from ramet.host.trees.spill import Spill
+from ramet.spawn.limits.limit_answers import LimitAnswers
 from ramet.spawn.ports import Decide, TreePorts
 from ramet.spawn.tree import RunTree
 from ramet.tools.run_info import RunInfo
@@ -223,7 +224,9 @@ class TreeFactory:
             results=self.results,
             git=git_of(self.user_dir),
         )
-        return OpenTree(RunTree(services, plan.spawn_limits), recorder, inbox, spill, processes, plan.gate)
+        tree = RunTree(services, plan.spawn_limits)
+        inbox.limits = LimitAnswers(tree.register, tree.supervisor)
+        return OpenTree(tree, recorder, inbox, spill, processes, plan.gate)
 
 
 def tree_metadata(plan: TreeOptions, number: str) -> dict[str, Any]:

@@ -59,6 +59,11 @@ class Cgroup:
         """Return whether a process can enter by itself."""
         return self._version == 1
 
+    @property
+    def freezer(self) -> Path | None:
+        """The folder by which the group is frozen; None in version 1, where a frozen process cannot be killed."""
+        return self.folders()[0] if self._version == 2 else None
+
     def add(self, pid: int) -> None:
         """Place a process; its existing children stay in their group. Raises SandboxFailed."""
         for folder in self.folders():

@@ -26,11 +26,12 @@ from ramet.core.ids import checked_name
 from ramet.isolation.limits.cgroup import MIB, PERIOD_US, Cgroup, pids_in, read, write
 from ramet.isolation.linux import procfs
 
-__all__ = ["Cgroup", "Cgroups", "reap_groups"]
+__all__ = ["Cgroup", "Cgroups", "reap_freezers", "reap_groups"]
 
 _TOP, _KERNEL_GROUP = "ramet", "ramet-kernel"
 _DYING_S, _PAUSE_S = 1.0, 0.01
 _MAX_REMOVALS = 10  #: how often others may remove a folder that is being made
+_FREEZER = "freezer"  #: every group of version 2 has it, and it is no controller there
 _CONTROLLERS = ("memory", "cpu", "cpuacct", "pids")  #: cpuacct counts time in version 1, where cpu does not
 
 
@@ -59,6 +60,20 @@ class Cgroups:
                     groups.close()
                     continue
                 return groups
+        return None
+
+    @classmethod
+    def open_freezers(cls, name: str) -> Cgroups | None:
+        """Make a place for groups of version 2 that only freeze, named after the owner; None if we may not."""
+        checked_name("name", name)
+        for each in _freezers():
+            groups = cls({each.controller: each.folder}, 2, f"{name}.{_Maker.ours()}")
+            try:
+                groups._prepare()
+            except SandboxFailed:
+                groups.close()
+                continue
+            return groups
         return None
 
     @property
@@ -99,7 +114,7 @@ class Cgroups:
         try:
             for controller, top in self._roots.items():
                 _make_folder(top / self._kernel)
-                if self._version == 2:
+                if self._version == 2 and controller != _FREEZER:
                     for folder in (top, top / self._kernel):
                         write(folder / "cgroup.subtree_control", f"+{controller}")
         except OSError as error:
@@ -115,7 +130,7 @@ def reap_groups(prefixes: Sequence[str]) -> tuple[str, ...]:
     for each in prefixes:
         checked_name("prefix", each)
     reaped_names, deadline = list[str](), time.monotonic() + _DYING_S
-    for version, bases in ((1, dict(_bases_v1())), (2, dict(_places_v2()))):
+    for version, bases in ((1, dict(_bases_v1())), (2, dict((*_places_v2(), *_freezers())))):
         tops = {controller: base / _TOP for controller, base in bases.items()}
         for name, group in (each for prefix in prefixes for each in _groups_of_prefix(tops, version, prefix)):
             while not (has_ended := _try_end(group)) and time.monotonic() < deadline:
@@ -125,6 +140,14 @@ def reap_groups(prefixes: Sequence[str]) -> tuple[str, ...]:
         if reaped_names:
             _remove_empty(tops)
     return tuple(reaped_names)
+
+
+def reap_freezers(prefix: str) -> None:
+    """Remove the groups in which dead kernels froze sandboxes. Their processes have ended with the kernel."""
+    tops = {each.controller: each.folder / _TOP for each in _freezers()}
+    for _, group in _groups_of_prefix(tops, 2, prefix):
+        _try_end(group)
+    _remove_empty(tops)
 
 
 def _groups_of_prefix(tops: Mapping[str, Path], version: int, prefix: str) -> Iterator[tuple[str, Cgroup]]:
@@ -212,17 +235,20 @@ def _bases_v2() -> Iterator[_Base]:
 
 def _places_v2() -> Iterator[_Base]:
     """Yield the controllers of our own group of version 2, whether or not it is delegated to us."""
-    own = procfs.own_cgroups().get("")
-    for mount in procfs.cgroup_mounts():
-        folder = mount.folder(own) if mount.version == 2 and own is not None else None
-        if folder is None:
-            continue
-        if folder.name == _KERNEL_GROUP:
-            folder = folder.parent
+    for _, folder in _freezers():
         with contextlib.suppress(SandboxFailed):
             for controller in read(folder / "cgroup.controllers").split():
                 if controller in _CONTROLLERS:
                     yield _Base(controller, folder)
+
+
+def _freezers() -> Iterator[_Base]:
+    """Yield our own group of version 2, for groups below that only freeze."""
+    own = procfs.own_cgroups().get("")
+    for mount in procfs.cgroup_mounts():
+        folder = mount.folder(own) if mount.version == 2 and own is not None else None
+        if folder is not None:
+            yield _Base(_FREEZER, folder.parent if folder.name == _KERNEL_GROUP else folder)
 
 
 def _share(folder: Path, controller: str) -> bool:

@@ -19,7 +19,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -30,6 +30,7 @@ from ramet.core.policy.policy import Grant
 from ramet.isolation.contract import Metrics
 from ramet.isolation.limits import disk
 from ramet.isolation.limits.cpu_throttle import CpuThrottle
+from ramet.isolation.limits.freezer import Freezer
 from ramet.isolation.limits.tree_memory import Census, TreeMemory
 from ramet.isolation.linux import procfs
 from ramet.isolation.linux.procfs import Stat
@@ -100,6 +101,7 @@ class WatchedSandbox:
         self.verdict: Verdict | None = None  #: the reason why the sandbox was killed, if it was
         self.reason = ""  #: in one sentence
         self.is_over = False  #: watching has ended
+        self.freezer: Freezer | None = None  #: of the sandbox, while it is frozen
         self._pause_s = watchdog.interval_s
         self._last_tree: dict[int, Stat] = {}
         self._lost_ticks = 0  #: of children that no process waited for: the usage would otherwise seem to shrink
@@ -132,8 +134,11 @@ class WatchedSandbox:
         if usage is None:
             self.close()
             return 0.0
+        if self.freezer is not None:  # Nothing changes, and no process is continued.
+            self._pause_s = self._watchdog.interval_s if self.freezer.hold() else min(2 * self._pause_s, IDLE_S)
+            return self._pause_s
         previous, self._last_tree = self._last_tree, usage.tree
-        is_changed = not usage.is_whole or _activity(previous) != _activity(usage.tree)
+        is_changed = not usage.is_whole or procfs.activity(previous) != procfs.activity(usage.tree)
         self._is_touched = self._is_touched or is_changed
         self._pause_s = self._watchdog.interval_s if is_changed else min(2 * self._pause_s, IDLE_S)
         self._check_tasks(usage)
@@ -286,14 +291,6 @@ class WatchedSandbox:
                 except Exception:
                     self._on_threshold = None
                     _log.exception("a callback for thresholds failed; it is not called again")
-
-
-def _activity(tree: Mapping[int, Stat]) -> list[tuple[object, ...]]:
-    """Return the values that change whenever a tree does anything."""
-    return [
-        (pid, process.faults, process.ticks, process.child_ticks, process.threads, process.start_time)
-        for pid, process in tree.items()
-    ]
 
 
 class Watchdog:

@@ -94,6 +94,14 @@ def tree(
     return processes
 
 
+def activity(tree: Mapping[int, Stat]) -> list[tuple[object, ...]]:
+    """Return the values that change whenever a tree does anything."""
+    return [
+        (pid, process.faults, process.ticks, process.child_ticks, process.threads, process.start_time)
+        for pid, process in tree.items()
+    ]
+
+
 class Memory(NamedTuple):
     """The memory of a process that belongs to no file, in MiB."""
 

@@ -210,6 +210,7 @@ class NodeClient:
         """Create the client of a sandbox. Raises IsolationUnavailable, SandboxFailed."""
         level, post = self._level_of(hello, spec.grant.isolation), self._outbox.post
         sandbox = RemoteSandbox(number, spec, level, post, self._questions, on_done=self._remove_sandbox, do=self._do)
+        sandbox.can_freeze = hello.mechanisms.get(messages.FREEZE, False)
         self._sandboxes[number], self._last_number = sandbox, max(self._last_number, number)
         return sandbox
 

@@ -24,6 +24,8 @@ VERSION = 2
 MAX_PIECE = 64 * 1024  #: bytes of one `Data`
 WINDOW = 256 * 1024  #: bytes of one stream that may be under way
 
+FREEZE = "freeze"  #: the mechanism of a machine that accepts `Freeze` and `Thaw`
+
 #: Streams that every sandbox has. The side that opens another stream numbers it: the kernel even, the machine odd.
 CHANNEL, STDOUT, STDERR = 0, 1, 2
 FIRST_OF_KERNEL, FIRST_OF_MACHINE = 4, 5
@@ -103,8 +105,9 @@ class Start(NodeMessage, frozen=True, kw_only=True, tag="start"):
 class Adopt(NodeMessage, frozen=True, kw_only=True, tag="adopt"):
     """Adopt a sandbox that another kernel started here over another line; answered once it belongs to this line.
 
-    The unanswered messages of its channel are sent again, and so is its end. Its streams to a proxy have broken. The
-    answer is Gone if the sandbox does not exist, or cannot continue without its former kernel.
+    The unanswered messages of its channel are sent again, and so is its end. Its streams to a proxy have broken. A
+    frozen sandbox is thawed. The answer is Gone if the sandbox does not exist, or cannot continue without its former
+    kernel.
     """
 
     ask: Number
@@ -136,6 +139,23 @@ class Run(NodeMessage, frozen=True, kw_only=True, tag="run"):
     argv: tuple[str, ...]
     timeout_s: float
     max_bytes: Number
+
+
+class Freeze(NodeMessage, frozen=True, kw_only=True, tag="freeze"):
+    """Freeze a sandbox: see `FreezableSandbox`. The answer is whether its processes stand still.
+
+    Sent only to a machine that names `FREEZE` among its mechanisms.
+    """
+
+    ask: Number
+    number: Number
+
+
+class Thaw(NodeMessage, frozen=True, kw_only=True, tag="thaw"):
+    """Let a frozen sandbox go on; answered when it does."""
+
+    ask: Number
+    number: Number
 
 
 class Fetch(NodeMessage, frozen=True, kw_only=True, tag="fetch"):
@@ -230,7 +250,9 @@ class Answer(NodeMessage, frozen=True, kw_only=True, tag="answer"):
     fields: Mapping[str, Any] = {}
 
 
-FromKernel = Data | Credit | Put | Link | Start | Adopt | Signal | Measure | Run | Fetch | Forget | Leave
+FromKernel = (
+    Data | Credit | Put | Link | Start | Adopt | Signal | Measure | Run | Freeze | Thaw | Fetch | Forget | Leave
+)
 FromMachine = Data | Credit | Hello | Started | Refused | Ended | Connected | Threshold | Answer
 
 _encoder = msgspec.json.Encoder()

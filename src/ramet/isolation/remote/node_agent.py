@@ -27,6 +27,7 @@ from ramet.isolation.remote.messages import (
     Data,
     Fetch,
     Forget,
+    Freeze,
     Hello,
     Leave,
     Link,
@@ -38,6 +39,7 @@ from ramet.isolation.remote.messages import (
     Signal,
     Start,
     Started,
+    Thaw,
     Threshold,
 )
 from ramet.isolation.remote.node_sandbox import NodeSandbox
@@ -108,7 +110,7 @@ class NodeAgent:
                 version=messages.VERSION,
                 python=platform.python_version(),
                 level=probe.level,
-                mechanisms=probe.mechanisms,
+                mechanisms={**probe.mechanisms, messages.FREEZE: True},
                 missing=probe.missing,
                 remedy=probe.remedy,
                 kept=tuple(self._sandboxes),
@@ -186,6 +188,10 @@ class NodeAgent:
                 self._answer(message.ask, lambda: self._measure(message))
             case Run():
                 self._answer(message.ask, lambda: self._run(message))
+            case Freeze():
+                self._answer(message.ask, lambda: self._freeze(message.number))
+            case Thaw():
+                self._answer(message.ask, lambda: self._thaw(message.number))
             case Fetch():
                 self._answer(message.ask, lambda: self._fetch(message))
             case Forget():
@@ -257,7 +263,9 @@ class NodeAgent:
         sandbox.begin()
 
     async def _adopt(self, message: Adopt) -> tuple[Any, bytes]:
-        self._find_sandbox(message.number).adopt()
+        sandbox = self._find_sandbox(message.number)
+        sandbox.adopt()
+        await sandbox.sandbox.thaw()  # Its new kernel decides whether it stays frozen.
         return None, b""
 
     async def _measure(self, message: Measure) -> tuple[Any, bytes]:
@@ -269,6 +277,13 @@ class NodeAgent:
             message.argv, timeout_s=message.timeout_s, max_bytes=message.max_bytes
         )
         return [code, len(out)], out + err
+
+    async def _freeze(self, number: int) -> tuple[Any, bytes]:
+        return await self._find_sandbox(number).sandbox.freeze(), b""
+
+    async def _thaw(self, number: int) -> tuple[Any, bytes]:
+        await self._find_sandbox(number).sandbox.thaw()
+        return None, b""
 
     async def _fetch(self, message: Fetch) -> tuple[Any, bytes]:
         pack_result = await self._find_sandbox(message.number).fetch(message.stream)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Gone, ProtocolError
-from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
+from ramet.isolation.contract import Sandbox, SandboxSpec
 from ramet.isolation.remote import file_sync
 from ramet.isolation.remote.duplex import Duplex
 from ramet.isolation.remote.file_sync import KnownFiles, PackResult
@@ -28,6 +28,8 @@ from ramet.isolation.remote.messages import (
 from ramet.isolation.remote.replay_log import ChannelLog
 from ramet.isolation.remote.streams import Incoming, Outgoing, Post
 from ramet.isolation.remote.transfer import IncomingDir, OutgoingDir
+from ramet.isolation.zygote.backend import ZygoteBackend
+from ramet.isolation.zygote.sandbox import ForkedSandbox
 
 MAX_CONNECTIONS = 128  #: to the proxy, at the same time
 MAX_BYTES, MAX_ENTRIES = 2**40, 10_000_000  #: the kernel limits its own data, so these limits are high
@@ -45,7 +47,7 @@ class NodeSandbox:
         self.starting: asyncio.Task[None] | None = None
         self.proxies = runs / _PROXIES / str(number)
         self._post = post
-        self._sandbox: Sandbox | None = None
+        self._sandbox: ForkedSandbox | None = None
         self._spec: SandboxSpec | None = None
         self._known_files: KnownFiles = {}
         self._streams: dict[int, Incoming | Outgoing | Duplex | IncomingDir | OutgoingDir] = {}
@@ -60,7 +62,7 @@ class NodeSandbox:
         self._is_closed = False
 
     @property
-    def sandbox(self) -> Sandbox:
+    def sandbox(self) -> ForkedSandbox:
         """The started sandbox. Raises Gone if there is none."""
         if self._sandbox is None:
             raise Gone(f"sandbox {self.number} was not started")
@@ -113,7 +115,7 @@ class NodeSandbox:
         if stream_object is not None:
             stream_object.close()
 
-    async def start(self, backend: Backend, message: Start) -> None:
+    async def start(self, backend: ZygoteBackend, message: Start) -> None:
         """Start the sandbox. Raises what `Backend.start` raises."""
         workspace = Path(message.workspace)
         self._known_files = await in_thread(lambda: _known_files(workspace), name="ramet-folder")

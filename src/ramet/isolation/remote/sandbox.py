@@ -25,9 +25,11 @@ from ramet.isolation.remote.messages import (
     WINDOW,
     Ended,
     Forget,
+    Freeze,
     Measure,
     Run,
     Signal,
+    Thaw,
 )
 from ramet.isolation.remote.rpc import PendingRequests, convert_value
 from ramet.isolation.remote.staging import Staging
@@ -68,7 +70,8 @@ class RemoteSandbox:
         self._was_started = self._is_attached = False
         self._is_reachable = True  #: the line to its machine has not ended, and its machine answers
         self._is_final = False  #: its final files were fetched, or cannot be
-        self._is_killed = False
+        self._is_killed = self._is_frozen = False
+        self.can_freeze = False  #: its machine can freeze it
         self._warnings = 0
         self.is_forgotten = False  #: its machine has confirmed that nothing of it is left there
         self._cleaning: asyncio.Task[None] | None = None
@@ -117,7 +120,7 @@ class RemoteSandbox:
     async def kill(self, grace_s: float = KILL_GRACE_S) -> Exit:
         """Send SIGTERM, then SIGKILL. If the machine does not answer that, the sandbox counts as lost."""
         try:
-            if grace_s > 0:
+            if grace_s > 0 and not self._is_frozen:  # A frozen process could not handle it.
                 self.signal(signal.SIGTERM)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(grace_s):
@@ -135,6 +138,18 @@ class RemoteSandbox:
         answer, _ = await self._ask(lambda ask: Measure(ask=ask, number=self.number))
         metrics: Metrics = convert_value(answer.value, Metrics)
         return metrics
+
+    async def freeze(self) -> bool:
+        if self.can_freeze:
+            answer, _ = await self._ask(lambda ask: Freeze(ask=ask, number=self.number))
+            self._is_frozen = convert_value(answer.value, bool)
+        return self._is_frozen
+
+    async def thaw(self) -> None:
+        if self._is_frozen:
+            with contextlib.suppress(Gone):
+                await self._ask(lambda ask: Thaw(ask=ask, number=self.number))
+            self._is_frozen = False
 
     async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
         answer, body = await self._ask(

@@ -157,3 +157,9 @@ def _enter(fd: int, name: str) -> int:
     child = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=fd)
     os.close(fd)
     return child
+
+
+def is_open(path: str) -> bool:
+    """Return whether any user may read a file, or enter and list a folder."""
+    mode = Path(path).stat().st_mode
+    return bool(mode & stat.S_IROTH and (mode & stat.S_IXOTH or not stat.S_ISDIR(mode)))

@@ -9,7 +9,6 @@ import json
 import os
 import signal
 import socket
-import stat
 import sys
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -27,14 +26,15 @@ from ramet.isolation.assignment import Assignment, IsolationMode, ZygoteConfig
 from ramet.isolation.confine import bubblewrap
 from ramet.isolation.contract import Exit, Image, Probe, SandboxSpec
 from ramet.isolation.limits import container
-from ramet.isolation.limits.cgroups import Cgroup, Cgroups
+from ramet.isolation.limits.cgroups import Cgroup, Cgroups, reap_freezers
+from ramet.isolation.limits.freezer_groups import FreezerGroups
 from ramet.isolation.limits.team_cgroups import ReservationGroups, SandboxLimits, shared_limits
 from ramet.isolation.limits.watchdog import Watchdog, WatchedSandbox
 from ramet.isolation.linux import procfs
 from ramet.isolation.mounts import identities_of, states_in
 from ramet.isolation.probe import NAMESPACES, Finding, level_of, probe_machine
 from ramet.isolation.state_search import StateSearch
-from ramet.isolation.zygote.admission import absolute, allow_traverse, build_assignment
+from ramet.isolation.zygote.admission import absolute, allow_traverse, build_assignment, is_open
 from ramet.isolation.zygote.child import FAILED, STARTED
 from ramet.isolation.zygote.client import ZygoteClient
 from ramet.isolation.zygote.dedicated import DedicatedZygotes
@@ -74,6 +74,7 @@ class ZygoteBackend:
         self._cgroups: Cgroups | None = None
         self._groups = 0
         self._reservation_groups = ReservationGroups()
+        self._freezer_groups = FreezerGroups()
         self._limits = container.ContainerLimits()
         self._has_read_only_root = False  #: in namespaces without bubblewrap
         self._watchdog = Watchdog()
@@ -160,14 +161,14 @@ class ZygoteBackend:
         """
         await self.probe()
         groups = self._cgroups
-        if groups is None:
-            return ()
 
         def sweep() -> Sequence[str]:
-            reaped_names = groups.reap(self._prefix)
+            reaped_names = groups.reap(self._prefix) if groups is not None else ()
             # A folder may never have a kernel again, and its groups slow down all others.
-            for name in ("bwrap", "local"):
-                groups.reap(f"{name}-")
+            for prefix in ("bwrap-", "local-"):
+                if groups is not None:
+                    groups.reap(prefix)
+                reap_freezers(prefix)
             return reaped_names
 
         return await in_thread(sweep, name="ramet-reap")
@@ -191,12 +192,14 @@ class ZygoteBackend:
 
     def terminate(self) -> None:
         """Kill every sandbox; the zygotes end with this process."""
-        terminate([child for zygote in self._zygotes for child in zygote.children], self._cgroups)
+        children = [child for zygote in self._zygotes for child in zygote.children]
+        terminate(children, [each for each in (self._cgroups, self._freezer_groups.place) if each is not None])
 
     async def close(self) -> None:
         """End all zygotes and sandboxes. Idempotent."""
         await asyncio.gather(self._pool.close(), self._dedicated_zygotes.close())
         self._watchdog.close()
+        self._freezer_groups.close()
         if self._cgroups is not None:
             self._cgroups.close()
             self._cgroups = None
@@ -247,7 +250,7 @@ class ZygoteBackend:
         if mounts:
             config = config._replace(states=states_in(mounts, self._runs))
         uid, gid = owner or (None, None)
-        unreadable = tuple(folder for folder in config.runtime if not _is_open(folder))
+        unreadable = tuple(folder for folder in config.runtime if not is_open(folder))
         sources = {source: source for source in mounts.values()} | dict(mounts)
         paths = tuple(dict.fromkeys((*_with_real_paths((*config.runtime, config.runs)), *sources)))
         granted_paths = tuple(dict.fromkeys((*sources, *_with_real_paths(unreadable))))
@@ -312,6 +315,7 @@ class ZygoteBackend:
             on_leaving=self._leave,
             oom_kills=container.oom_kills if not self._config.is_apart and cgroup is None else None,
             bounds=bounds,
+            make_freezer_group=lambda: self._freezer_groups.make(self._prefix),
         )
 
     @asynccontextmanager
@@ -414,9 +418,3 @@ async def _wait_started(child: ZygoteChild) -> None:
 
 def _with_real_paths(paths: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*paths, *map(os.path.realpath, paths))))
-
-
-def _is_open(path: str) -> bool:
-    """Return whether any user may read a file, or enter and list a folder."""
-    mode = Path(path).stat().st_mode
-    return bool(mode & stat.S_IROTH and (mode & stat.S_IXOTH or not stat.S_ISDIR(mode)))

@@ -14,13 +14,18 @@ from typing import Any
 from ramet.concurrency import pipes
 from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.pipes import Capture
+from ramet.concurrency.threads import in_thread
 from ramet.core.errors import Gone, InvalidValue, SandboxFailed
 from ramet.core.policy.policy import Isolation
 from ramet.isolation import spawn_thread
 from ramet.isolation.assignment import Assignment
 from ramet.isolation.contract import KILL_GRACE_S, Exit, Metrics, Ran
+from ramet.isolation.limits.cgroups import Cgroup
+from ramet.isolation.limits.freezer import Freezer
 from ramet.isolation.limits.team_cgroups import MemoryBounds
 from ramet.isolation.limits.watchdog import WatchedSandbox
+from ramet.isolation.linux import procfs
+from ramet.isolation.linux.procfs import Stat
 from ramet.isolation.zygote.child import OUT_OF_MEMORY
 from ramet.isolation.zygote.client import ZygoteClient
 from ramet.isolation.zygote.process import ChildExit, ZygoteChild
@@ -49,6 +54,7 @@ class ForkedSandbox:
         on_leaving: Callable[[], Awaitable[None]],
         oom_kills: Callable[[], int] | None,
         bounds: MemoryBounds,
+        make_freezer_group: Callable[[], Cgroup | None],
     ) -> None:
         self._run, self.level, self._zygote, self._child, self._assignment = run, level, zygote, child, assignment
         self._watched_sandbox, self._bounds = watched_sandbox, bounds
@@ -57,6 +63,13 @@ class ForkedSandbox:
         self._oom_kills = oom_kills  #: of all processes that share its memory limit
         self._oom_kills_before = oom_kills() if oom_kills else 0
         self._is_killed, self._has_left = False, False
+        self._programs: set[ZygoteChild] = set()  #: commands that are being run
+        self._freezer = Freezer(self._processes, self._freezer_group)
+        self._make_freezer_group = make_freezer_group
+        self._own_freezer_group: Cgroup | None = None
+        self._freezing = asyncio.Lock()
+        self._is_thawed = asyncio.Event()
+        self._is_thawed.set()
         child.exit_future.add_done_callback(lambda _: self._finish())
 
     @property
@@ -88,7 +101,7 @@ class ForkedSandbox:
     async def kill(self, grace_s: float = KILL_GRACE_S) -> Exit:
         """Send SIGTERM, then SIGKILL: when the main process ends, the zygote ends its pid namespace."""
         try:
-            if grace_s > 0:
+            if grace_s > 0 and self._is_thawed.is_set():  # A frozen process could not handle it.
                 self.signal(signal.SIGTERM)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(grace_s):
@@ -102,8 +115,35 @@ class ForkedSandbox:
             raise Gone("the sandbox has ended")
         return self._watched_sandbox.metrics()
 
+    async def freeze(self) -> bool:
+        watched = self._watched_sandbox
+        async with self._freezing:
+            if watched is None or self._child.exit_future.done():
+                raise Gone("the sandbox has ended")
+            self._is_thawed.clear()
+            try:
+                await run_shielded(in_thread(self._freezer.freeze, name="ramet-freeze"))
+            except Exception:
+                self._freezer.thaw()
+                self._is_thawed.set()
+                raise
+            watched.freezer = self._freezer
+            if self._exit is not None and self._own_freezer_group is not None:
+                self._zygote.forget_group(self._own_freezer_group)  # It ended before its group was made.
+        return True
+
+    async def thaw(self) -> None:
+        async with self._freezing:
+            if self._watched_sandbox is not None:
+                self._watched_sandbox.freezer = None
+            self._freezer.thaw()
+            self._is_thawed.set()
+
     async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
-        """Run a command; then its processes are ended, except those that left the command's group."""
+        """Run a command; then its processes are ended, except those that left the command's group.
+
+        In a frozen sandbox it begins when the sandbox is thawed.
+        """
         zygote, child = self._zygote, self._child
         if child.exit_future.done():
             raise Gone("the sandbox has ended")
@@ -120,15 +160,18 @@ class ForkedSandbox:
                     if child.exit_future.done():
                         raise Gone("the sandbox has ended") from None
                     raise
+            self._programs.add(program)
             try:
                 if (cgroup := child.cgroup) is not None:
                     pid = program.pid
                     await spawn_thread.call(lambda: cgroup.add(pid))
-                with contextlib.suppress(BrokenPipeError):
-                    os.write(program.host_fds[0], b"1")
                 async with asyncio.timeout(timeout_s):
+                    await self._is_thawed.wait()
+                    with contextlib.suppress(BrokenPipeError):
+                        os.write(program.host_fds[0], b"1")
                     await asyncio.shield(program.exit_future)
             finally:
+                self._programs.discard(program)
                 zygote.end(program)
                 await run_shielded(asyncio.shield(program.exit_future))
                 program.close()
@@ -168,8 +211,25 @@ class ForkedSandbox:
         """Return enough data for a later kernel to determine that this sandbox has ended."""
         return {"run": self._run, "pid": self._child.pid}
 
+    def _processes(self) -> Mapping[int, Stat]:
+        """Return all present processes, also those of commands."""
+        assert self._watched_sandbox is not None, "only a watched sandbox is frozen"
+        processes = self._watched_sandbox.tree()
+        for program in list(self._programs):
+            processes |= procfs.tree(program.pid)
+        return processes
+
+    def _freezer_group(self) -> Cgroup | None:
+        """Return the group by which this sandbox is frozen: the one that has its limits, or one of its own."""
+        if (group := self._child.cgroup) is not None and group.freezer is not None:
+            return group
+        self._own_freezer_group = self._make_freezer_group()
+        return self._own_freezer_group
+
     def _finish(self) -> Exit:
         if self._exit is None:
+            if self._own_freezer_group is not None:
+                self._zygote.forget_group(self._own_freezer_group)
             self._exit = self._judge_exit(self._child.exit_future.result())
             self._on_end(self._exit)
         return self._exit

@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from ramet.core.errors import SandboxFailed
@@ -17,7 +17,7 @@ _GONE_S: Final = 4.0  #: after that time a group that is not empty stays for the
 _PAUSES_S: Final = (0.001, 0.02)  #: between two tries to remove the groups: the first and the longest pause
 
 
-def terminate(children: Iterable[ZygoteChild], groups: Cgroups | None) -> None:
+def terminate(children: Iterable[ZygoteChild], groups: Collection[Cgroups]) -> None:
     """Kill these processes and remove all control groups of this kernel; blocks for at most `_GONE_S` seconds.
 
     A group whose process cannot be killed stays, for `Cgroups.reap` of the next kernel.
@@ -36,8 +36,8 @@ def terminate(children: Iterable[ZygoteChild], groups: Cgroups | None) -> None:
         for fd, _ in ends.poll(remaining_s * 1000):
             ends.unregister(fd)
             pidfds.discard(fd)
-    if groups is not None:
-        _remove(groups, begin)
+    for each_place in groups:
+        _remove(each_place, begin)
 
 
 def _remove(groups: Cgroups, begin: float) -> None:

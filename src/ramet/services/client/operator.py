@@ -169,11 +169,15 @@ class OperatorClient:
     # ---- questions
 
     async def approvals(self) -> Sequence[Approval]:
-        """Return the questions of all agents that wait for a person, oldest first."""
+        """Return the questions of all agents, and the runs at limits, that wait for a person, oldest first."""
         return await self._all(endpoints.LIST_APPROVALS, lambda page: page.approvals)
 
     async def answer(self, approval: str, allowed: bool, reason: str = "") -> None:
-        """Answer a question, once. Raises Unknown if the question does not wait, or no longer waits."""
+        """Answer a question, once; an approved limit is raised by the amount of its entry, a denied request refused.
+
+        Raises Unknown if the question does not wait, or no longer waits, BudgetExceeded if the run above a limit has
+        not enough.
+        """
         await self._transport.call(endpoints.ANSWER_APPROVAL, approval, allowed=allowed, reason=reason)
 
     # ---- schedules

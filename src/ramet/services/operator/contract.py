@@ -13,7 +13,9 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, field
 
+from ramet.core.outcome import NO_USAGE, Usage
 from ramet.core.policy.policy import Policy
+from ramet.core.replay.paused_limits import PausedLimit
 from ramet.core.safety import SafetyPolicy
 from ramet.core.schedules.schedule import Misfire, Overlap
 from ramet.core.schedules.ticks import TickResult
@@ -133,7 +135,11 @@ class KeptTree(Struct, kw_only=True):
 
 
 class Approval(Struct, kw_only=True):
-    """A question of an agent that waits for a person. `args` are shortened for display."""
+    """A question of an agent that waits for a person, or a run that waits at a limit (`kind` says which).
+
+    `args` are shortened for display; a limit has no tool and no arguments. `usage` is that of the run and all runs
+    below it.
+    """
 
     id: str
     run: str
@@ -145,17 +151,20 @@ class Approval(Struct, kw_only=True):
     args: dict[str, Any]
     asked_at: datetime
     deadline: datetime | None
+    kind: str = "question"  #: or limit
+    limit: PausedLimit | None = None  #: where the run waits, and what an approval adds to that limit
+    usage: Usage = NO_USAGE
 
 
 class ApprovalPage(Struct, kw_only=True):
-    """A page of waiting questions, the oldest first."""
+    """A page of waiting questions and limits, the oldest first."""
 
     approvals: Sequence[Approval]
     more: str = ""
 
 
 class AnswerApproval(BaseRequest):
-    """Answer a question of an agent."""
+    """Answer a question of an agent, or let a run at a limit go on (or not)."""
 
     allowed: bool
     reason: str = ""

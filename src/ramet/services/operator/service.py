@@ -113,13 +113,14 @@ class KernelViews:
         return KeptTree(tree=await set_keep(self._store, run, on), kept=on)
 
     async def approvals(self, request: Paging) -> ApprovalPage:
-        """Return the questions that wait for a person, the oldest first. Raises InvalidValue."""
+        """Return the questions and the limits that wait for a person, the oldest first. Raises InvalidValue."""
         return paginate(convert(self._steering.approvals(), list[Approval], from_attributes=True), request)
 
     async def answer(self, approval: str, allowed: bool, reason: str) -> None:
-        """Send a person's answer to a question, once.
+        """Send a person's answer to a question, or to a run that waits at a limit, once.
 
-        Raises Unknown for a question that does not wait (any more), InvalidValue.
+        Raises Unknown for a question that does not wait (any more), InvalidValue, and BudgetExceeded if the scope above
+        a limit has not enough.
         """
         if len(reason) > MOST_REASON:
             raise InvalidValue("reason", reason, f"text of at most {MOST_REASON} characters")

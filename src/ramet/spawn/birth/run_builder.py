@@ -24,6 +24,7 @@ from ramet.spawn.birth.plan import Plan, spawnable
 from ramet.spawn.grants import mount_roots_of
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.lifecycle.tree_pauses import is_halted, pause_reason
+from ramet.spawn.limits.budget_note import budget_note
 from ramet.spawn.limits.waits import LimitWaits
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run, RunSandbox
@@ -125,8 +126,11 @@ class RunBuilder:
         )
         if run.watch.is_active:
             activity.watcher = RunWatch(run, services.clock, self._timers, self._watch_actions)
+        inherited = parent is not None and parent.context.budget_note is not None
+        if agent.budget_note or (agent.budget_note is None and inherited):
+            context.budget_note = partial(budget_note, run, self._register.limits)
         context.on_usage = run.count
-        run.sandbox.on_process_end = partial(self._supervisor.time_stops.update, run)
+        run.sandbox.on_process_change = partial(self._supervisor.time_stops.update, run)
         context.wait_without_time = partial(self._supervisor.time_stops.while_waiting, run)
         context.on_chunk = lambda chunk: self._pass_on(run, chunk)
         context.slot = Slot(self._register.slots, lambda waits: self._record_waiting(run, waits))

@@ -79,12 +79,7 @@ class Supervisor:
                 self._effect_handlers[effect](run, why)
             except Exception as error:  # The rest must still happen: others wait for it.
                 failed = failed or error
-        if was_paused is (run.state is State.PAUSED):
-            self.time_stops.update(run)
-        elif was_paused:
-            self.time_stops.start(run)
-        else:
-            self.time_stops.stop(run)
+        self.time_stops.follow(run, was_paused=was_paused)
         for report in self._register.on_state:
             report()
         if failed is not None:

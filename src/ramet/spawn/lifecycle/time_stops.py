@@ -68,6 +68,17 @@ class TimeStops:
             del self._stops[run]
         self._update(run)
 
+    def follow(self, run: Run, *, was_paused: bool) -> None:
+        """Let the time of a run stand or go on after a change of its state, and its process with it."""
+        if was_paused is (run.state is State.PAUSED):
+            self.update(run)
+        elif was_paused:
+            self.start(run)
+        else:
+            self.stop(run)
+        if run.sandbox.on_state is not None:
+            run.sandbox.on_state()
+
     def update(self, run: Run) -> None:
         """Let the time of a run, and of the runs above it, stand or go on after a change of the run's state."""
         if self._stops:
@@ -95,6 +106,7 @@ class TimeStops:
 
 
 def _is_active(run: Run) -> bool:
-    # A function in a sandbox may work on in its process, whatever its run waits for.
-    has_process = run.sandbox.current is not None and run.sandbox.capsule is not None
+    # A function in a sandbox may work on in its process, whatever its run waits for, unless that is frozen.
+    sandbox = run.sandbox
+    has_process = sandbox.current is not None and sandbox.capsule is not None and not sandbox.is_frozen
     return has_process or run.state in _ACTIVE_STATES or run.context.person_waits > 0

@@ -12,11 +12,12 @@ from ramet.spawn.run import Run
 MAX_KEY = 200  #: characters
 
 
-def raise_limits(supervisor: Supervisor, run: Run, add: Limits, key: str = "") -> Limits:
+def raise_limits(supervisor: Supervisor | None, run: Run, add: Limits, key: str = "") -> Limits:
     """Add to the limits of a run, and record it; the requests that wait there go on. Returns the new limits.
 
-    A key that was used for the same raise adds nothing. Raises InvalidValue, and BudgetExceeded if the scope above has
-    not that much free; nothing is changed then.
+    A key that was used for the same raise adds nothing. Without a supervisor the run does not work yet, in a tree that
+    is being resumed. Raises InvalidValue, and BudgetExceeded if the scope above has not that much free; nothing is
+    changed then.
     """
     check_instance("add", add, Limits, "ramet.Limits")
     check_instance("key", key, str, "text")
@@ -42,7 +43,7 @@ def raise_limits(supervisor: Supervisor, run: Run, add: Limits, key: str = "") -
     run.limits = limits
     if key:
         run.raised_limits[key] = add
-    if add.seconds is not None:
+    if add.seconds is not None and supervisor is not None:
         supervisor.restart_deadline(run)
     run.context.emit(LimitsRaised, add=add.as_data(), key=key)
     return limits

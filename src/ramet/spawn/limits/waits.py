@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from ramet.concurrency.limit_queue import LimitQueue, QueuedRequest, pausing_scope
 from ramet.core.errors import BudgetExceeded
 from ramet.core.events import LimitPaused
+from ramet.core.replay.paused_limits import pause_id, raise_command, smallest_raise
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
@@ -17,14 +18,6 @@ from ramet.tools.context import ToolUseContext
 T = TypeVar("T")
 
 _log = logging.getLogger("ramet.limits")
-#: The options of `ramet raise` for what pauses.
-_OPTIONS = {
-    "tokens": "--tokens",
-    "usd": "--usd",
-    "model_calls": "--calls",
-    "tool_calls": "--tool-calls",
-    "agents": "--agents",
-}
 
 
 class LimitWaits:
@@ -51,6 +44,8 @@ class LimitWaits:
         run = self._supervisor.run_of(context)
         if run is None or pausing_scope(context.budget, refusal) is None:
             raise refusal
+        if run.denied_limits.get((refusal.scope, refusal.resource)) == run.turns:
+            raise refusal  # A person refused it for this turn.
         request = QueuedRequest(context.budget, attempt, lambda: self._update(run))
         waits = run.pauses.limit_waits
         waits.append(request)
@@ -78,25 +73,38 @@ class LimitWaits:
 
     def _record(self, run: Run, request: QueuedRequest[Any], refusal: BudgetExceeded) -> None:
         """Record a pause, unless an earlier kernel, or another request of the run at that limit, has recorded it."""
-        if request.is_recorded:
+        if request.pause is not None:
             return
         key = (refusal.scope, refusal.resource)
-        is_known = any(
-            each.is_recorded and each.refusal is not None and (each.refusal.scope, each.refusal.resource) == key
-            for each in run.pauses.limit_waits
+        request.pause = next(
+            (
+                each.pause
+                for each in run.pauses.limit_waits
+                if each.pause is not None and (each.pause.scope, each.pause.resource) == key
+            ),
+            None,
         )
-        request.is_recorded = True
-        if is_known:
+        if request.pause is not None:
             return
         if key not in self._logged:
             self._logged.add(key)
             run_id = next((each.info.id for each in self._register.living() if each.path == refusal.scope), "")
-            option = _OPTIONS.get(refusal.resource, "")
-            _log.warning("%s waits: %s; to go on: ramet raise %s %s N", run.path, refusal, run_id, option)
+            command = raise_command(
+                run_id, refusal.resource, smallest_raise(refusal.resource, refusal.asked, refusal.left)
+            )
+            _log.warning("%s waits: %s; to go on: %s", run.path, refusal, command)
         known = run.pauses.recorded_limit
-        if known is not None and (known.scope, known.resource) == key:
+        if known is not None and (known.scope, known.resource) == key and not _was_answered(run, known):
+            request.pause = known
             return
-        run.pauses.recorded_limit = refusal
-        run.context.emit(
+        pause = run.context.emit(
             LimitPaused, resource=refusal.resource, asked=refusal.asked, left=refusal.left, scope=refusal.scope
         )
+        assert isinstance(pause, LimitPaused), "an event stays one"
+        run.pauses.recorded_limit = request.pause = pause
+
+
+def _was_answered(run: Run, pause: LimitPaused) -> bool:
+    """Return whether the limit was raised for this pause: its id is no answer any more."""
+    id = pause_id(pause)
+    return any(id in each.raised_limits for each in run.lineage())

@@ -97,6 +97,7 @@ class GuestChannel(asyncio.Protocol):
         self._tokens, self._tokens_at = BURST, self._loop.time()
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._partial_since = 0.0
+        self._is_frozen = False
         self._awaits_first_step = False  #: a request has not had its first step on the loop
         self._is_unpaused = asyncio.Event()
         self._is_unpaused.set()
@@ -148,6 +149,11 @@ class GuestChannel(asyncio.Protocol):
     async def run_in_order(self, work: Callable[[], Awaitable[None]]) -> None:
         """Make and send a large message, one at a time, once the guest has read the waiting data."""
         await self._outbound.run_in_order(work)
+
+    def set_frozen(self, is_frozen: bool) -> None:
+        """Set whether the guest is frozen: no time counts in which it cannot read or complete a message."""
+        self._is_frozen = self._outbound.is_frozen = is_frozen
+        self._watch_partial(is_new=True)
 
     def run_concurrently(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a coroutine for this guest; it is cancelled when the channel closes."""
@@ -212,7 +218,7 @@ class GuestChannel(asyncio.Protocol):
         timer = self._timers.pop("frame", None)
         if timer is not None:
             timer.cancel()
-        if not self._reader.is_partial:
+        if not self._reader.is_partial or self._is_frozen:
             return
         if is_new or timer is None:
             self._partial_since = self._loop.time()

@@ -49,6 +49,7 @@ from ramet.spawn.sandbox.process import (
     terminate,
     wait_result,
 )
+from ramet.spawn.sandbox.process_freeze import FunctionPause, ProcessFreeze
 from ramet.spawn.sandbox.requests import GuestRequests
 from ramet.spawn.sandbox.run_folder import report_lost_folder, restore_folder
 from ramet.spawn.verdict import error_result, lost_result, partial_text
@@ -157,9 +158,7 @@ class _Attempt:
     backend: Backend
     placement: Placement
     replay: RunReplay | None  #: the recorded state, if an earlier kernel had begun it in a sandbox that may still exist
-    outcome_record: asyncio.Event = field(
-        default_factory=asyncio.Event
-    )  #: set when the record of its outcome is on its way
+    outcome_record: asyncio.Event = field(default_factory=asyncio.Event)  #: set when its outcome is being recorded
 
     def mark_recorded(self, _: object = None) -> None:
         """Mark the outcome as passed to the record."""
@@ -408,6 +407,8 @@ async def _start_sandbox(
     else:
         sandbox = await start_sandbox(at.backend.start(spec))
     running = RunningSandbox(sandbox, GuestChannel(requests, run.context.clock), is_adopted=at.replay is not None)
+    freeze = ProcessFreeze(run, sandbox, running.channel, lambda: requests.will_give_up)
+    pause = FunctionPause(run, requests.call) if run.sandbox.capsule is not None else None
     try:
         running.adoption_data = await describe_sandbox(sandbox, at.backend)
         run.sandbox.can_outlive_kernel = bool(running.adoption_data)
@@ -419,18 +420,21 @@ async def _start_sandbox(
             stream = _stream(run, name, os.dup(fd), file, spec)  # A stream closes the descriptor that it reads.
             running.streams = (*running.streams, stream)
         await running.channel.open(sandbox.channel)
+        freeze.start()
+        if pause is not None:
+            pause.start()
         yield running
     finally:
         run.sandbox.current, run.sandbox.can_outlive_kernel = None, False
+        freeze.close()
+        if pause is not None:
+            pause.close()
         try:
             await run_shielded(_end(running, run))  # Raises if it was cancelled again meanwhile.
         finally:
-            run.sandbox.on_process_end()
-            cleanup = (
-                _remove_when_recorded(run, sandbox, at)
-                if running.adoption_data and running.has_exited
-                else sandbox.clean_up()
-            )
+            run.sandbox.on_process_change()
+            is_awaited = running.adoption_data and running.has_exited
+            cleanup = _remove_when_recorded(run, sandbox, at) if is_awaited else sandbox.clean_up()
             at.placement.run_in_background(cleanup)  # The rest concerns the host only: no result waits for it.
 
 

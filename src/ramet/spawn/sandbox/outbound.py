@@ -72,6 +72,7 @@ class Outbound:
         self._has_room.set()
         self._sending, self._large = asyncio.Lock(), asyncio.Lock()
         self._watching: asyncio.Task[None] | None = None
+        self.is_frozen = False  #: the guest cannot read now
         self._is_truncated = False  #: a message was begun and not completed
 
     def attach(self, transport: asyncio.Transport) -> None:
@@ -151,7 +152,7 @@ class Outbound:
         while checks < _STEPS:
             await self._clock.sleep(MAX_UNREAD_S / _STEPS)
             remaining = self._transport.get_write_buffer_size()
-            checks = checks + 1 if remaining == unread else 0
+            checks = checks + 1 if remaining == unread and not self.is_frozen else 0
             unread = remaining
         self._watching = None
         self._on_end(

@@ -16,17 +16,16 @@ from ramet.core.events import LimitPaused
 from ramet.core.limits import RESOURCES, Amount
 from ramet.spawn.run import Run
 from ramet.tools.context import ToolUseContext
+from ramet.tools.python import NAME as PYTHON
 
 T = TypeVar("T")
 
 #: Tools whose process holds what no record has: the namespace of an agent's own code.
-_STATEFUL_TOOLS = frozenset({"Python"})
+_STATEFUL_TOOLS = frozenset({PYTHON})
 
 
-def as_refusal(pause: BudgetExceeded | LimitPaused) -> BudgetExceeded:
+def as_refusal(pause: LimitPaused) -> BudgetExceeded:
     """Return a recorded pause as the refusal that caused it."""
-    if isinstance(pause, BudgetExceeded):
-        return pause
     return BudgetExceeded(pause.resource, asked=pause.asked, left=pause.left, scope=pause.scope)
 
 
@@ -62,6 +61,12 @@ class ConversationPause:
     def can_give_up(self) -> bool:
         """True if the process holds nothing that the record does not have."""
         return not any(tool.name in _STATEFUL_TOOLS for tool in self._run.context.tools)
+
+    @property
+    def is_waiting(self) -> bool:
+        """True if the next request waits for a decision, and the process can be given up meanwhile."""
+        has_wait = self._wait is not None and not self._wait.done()
+        return has_wait and self._run.pauses.awaits_decision and self.can_give_up
 
     def __bool__(self) -> bool:
         return bool(self._run.context.pauses)
@@ -132,7 +137,7 @@ class ConversationPause:
 
     def give_up(self) -> bool:
         """Let the wait go on without the process, if there is one; what it brings is not recorded as a request."""
-        if self._context is None or self._wait is None or self._wait.done() or not self._run.pauses.awaits_decision:
+        if self._context is None or not self.is_waiting:
             return False
         self._is_given_up = True
         self._context.record = lambda event: event

@@ -56,7 +56,7 @@ class GuestRequests:
 
     def __init__(self, run: Run, step: StepId, conversation: SandboxedConversation | None = None) -> None:
         self._run, self._conversation = run, conversation
-        self._call = CurrentCall(run.context, CallId(""), step)
+        self.call = CurrentCall(run.context, CallId(""), step)
         self._children: dict[str, ChildHandle] = {}
         self._watched_runs = set[str]()  #: children whose end must be reported to the guest
         self._unsettled_bytes = 0  #: bytes that the guest recorded and that are not on disk yet
@@ -90,13 +90,20 @@ class GuestRequests:
             self._conversation.adopt(replay)
         self._children |= {each.id: each for each in self._tree.resume_children(self._run.context)}  # type: ignore[misc]  # as in `_spawned_reply`
 
+    @property
+    def will_give_up(self) -> bool:
+        """True if the process is about to be ended: its conversation only waits at a limit."""
+        pause = self._conversation.pause if self._conversation is not None else None
+        channel = self.channel
+        return pause is not None and channel is not None and channel.requests_in_progress == 1 and pause.is_waiting
+
     # ---- called by the channel
 
     async def answer(self, request: Request, body: bytes) -> Reply | LargeReply:
         """Execute a request and return its reply."""
         request_key = f"{self.sandbox}.{request.id}" if self.sandbox else ""
         current_call.set(
-            self._call._replace(request_key=request_key)
+            self.call._replace(request_key=request_key)
         )  # The channel gives each request a task of its own.
         if self._intention_gate is not None:
             await self._intention_gate.pass_gate(request, body)
@@ -194,7 +201,7 @@ class GuestRequests:
             return None  # The end is reported only once.
         self._watched_runs.add(run)
         try:
-            current_call.set(self._call)
+            current_call.set(self.call)
             result = await child.result()
             await self.channel.run_in_order(lambda: self._report_end(child, run, result))
         finally:
@@ -235,7 +242,7 @@ class GuestRequests:
         seconds = max(0.0, min(request.timeout_s, 600.0))
         if request.block:
             wait = self._tree.output(self._run.context, request.target, block=True, timeout_s=seconds)
-            await self._run.context.slot.while_waiting(wait, key=self._call.step_id)
+            await self._run.context.slot.while_waiting(wait, key=self.call.step_id)
         return LargeReply(lambda: self._output_reply(request.target))
 
     async def _output_reply(self, target: str) -> Reply:

@@ -248,6 +248,8 @@ COMMANDS: st.SearchStrategy[NodeMessage] = st.one_of(
     st.builds(messages.Put, ask=NUMBER, number=NUMBER, stream=STREAM, root=st.sampled_from(["/", "..", "", "/etc"])),
     st.builds(Signal, number=NUMBER, signal=st.integers(0, 70)),
     st.builds(messages.Measure, ask=NUMBER, number=NUMBER),
+    st.builds(messages.Freeze, ask=NUMBER, number=NUMBER),
+    st.builds(messages.Thaw, ask=NUMBER, number=NUMBER),
     st.builds(messages.Fetch, ask=NUMBER, number=NUMBER, stream=STREAM),
     st.builds(Forget, ask=NUMBER, number=NUMBER),
     st.builds(messages.Run, ask=NUMBER, number=NUMBER, argv=st.just(()), timeout_s=st.just(1.0), max_bytes=NUMBER),

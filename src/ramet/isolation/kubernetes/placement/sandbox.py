@@ -97,6 +97,12 @@ class PodSandbox:
     async def metrics(self) -> Metrics:
         return await self._inner.metrics()
 
+    async def freeze(self) -> bool:
+        return await self._inner.freeze()
+
+    async def thaw(self) -> None:
+        await self._inner.thaw()
+
     async def run_command(self, argv: Sequence[str], *, timeout_s: float, max_bytes: int) -> Ran:
         return await self._inner.run_command(argv, timeout_s=timeout_s, max_bytes=max_bytes)
 

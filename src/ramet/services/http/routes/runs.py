@@ -123,7 +123,7 @@ async def _keep(call: RequestContext) -> KeptTree:
 
 @OPERATIONS.add(
     endpoints.LIST_APPROVALS,
-    "The questions of all agents that wait for a person",
+    "The questions of all agents, and the runs at limits, that wait for a person",
     of="everyone",
     merge=_merge,
     unpaged_query=b"limit=%d" % MOST,
@@ -132,7 +132,14 @@ async def _approvals(call: RequestContext) -> ApprovalPage:
     return await call.kernel("approval").approvals(call.query(Paging))
 
 
-@OPERATIONS.add(endpoints.ANSWER_APPROVAL, "Answer a question, once", repetition="again", of="whoever", status=204)
+@OPERATIONS.add(
+    endpoints.ANSWER_APPROVAL,
+    "Answer a question, or let a run at a limit go on, once",
+    repetition="again",
+    of="whoever",
+    status=204,
+    refuses=(409,),
+)
 async def _answer(call: RequestContext) -> None:
     approval = call.path("approval")
     kernel = call.kernel("approval")

@@ -20,13 +20,14 @@ import secrets
 from typing import NamedTuple
 
 from ramet.testing.conformance.checks import NotHere, Violation, expect
-from ramet.testing.conformance.isolation import boundaries, closing, lifecycle, limits, ports, streams
+from ramet.testing.conformance.isolation import boundaries, closing, frozen_sandboxes, lifecycle, limits, ports, streams
 from ramet.testing.conformance.isolation.harness import CANARY, Check, Ended, Refused, Workdir, eventually
 
 __all__ = ["CHECKS", "Check", "NotHere", "Violation", "Workdir", "run"]
 
 CHECKS: tuple[Check, ...] = (
     *lifecycle.CHECKS,
+    *frozen_sandboxes.CHECKS,
     *streams.CHECKS,
     *boundaries.CHECKS,
     *ports.CHECKS,
