@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from ramet.concurrency.cancel import AbortController as AbortController
     from ramet.core.limits import Limits as Limits
     from ramet.core.limits import SpawnLimits as SpawnLimits
+    from ramet.core.liveness.watch_settings import Watch as Watch
     from ramet.core.outcome import AgentResult as AgentResult
     from ramet.core.outcome import Artifact as Artifact
     from ramet.core.outcome import Result as Result
@@ -64,6 +65,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "agent.loop": ("QueryParams", "query"),
         "concurrency.cancel": ("AbortController",),
         "core.limits": ("Limits", "SpawnLimits"),
+        "core.liveness.watch_settings": ("Watch",),
         "core.outcome": ("AgentResult", "Artifact", "Result", "Status", "StepFailure", "Usage"),
         "core.policy.policy": ("Isolation", "Policy"),
         "host.observability.logs": ("setup_logging",),

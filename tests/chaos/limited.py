@@ -174,7 +174,7 @@ async def _halted(runtime: AgentRuntime, handle: Handle, scope: Handle, limit: i
     while True:
         budget = scope.run.context.budget
         if (budget.limit("model_calls"), budget.spent_amount("model_calls")) == (limit, limit):
-            living = [run.view().state for run in _runs(runtime, handle) if run.is_living]
+            living = [str(run.state) for run in _runs(runtime, handle) if run.is_living]
             waiting = [state for state in living if state != "paused"]
             has_ancestors_only = waiting in ([], ["waiting"]) and budget.reserved_amount("model_calls") == 0
             if has_ancestors_only and "paused" in living:

@@ -284,7 +284,7 @@ async def test_a_child_gets_no_more_than_its_parent_has_free(tmp_path: pathlib.P
             limits=Limits(model_calls=8, tool_calls=60),
         )
         runs = runtime.trees[handle.id].tree.register.runs
-        await eventually(lambda: any(run.view().state == "paused" for run in runs.values()))
+        await eventually(lambda: any(run.state == "paused" for run in runs.values()))
         child = runtime.get(next(run.info.id for run in runs.values() if run.info.agent == "digger"))
         above, own = handle.run.context.budget, child.run.context.budget
         before = [(above.remaining(name), own.limit(name)) for name in ("model_calls", "tool_calls")]

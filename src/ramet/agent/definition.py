@@ -15,10 +15,11 @@ from ramet.agent.hooks import config
 from ramet.agent.output import OutputContract
 from ramet.agent.typed.schema import Types
 from ramet.core.agent_ref import AgentRef
-from ramet.core.arguments import KnownFields, check_bool
+from ramet.core.arguments import KnownFields, check_bool, check_instance
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name, safe_name
 from ramet.core.limits import Limits
+from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.core.outcome import T
 from ramet.core.policy.capabilities import Capability
 from ramet.core.policy.policy import Policy
@@ -56,6 +57,7 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
     read_only: bool = False  #: keeps only tools that declare to be read-only: a file's `permissionMode: plan`
     max_turns: int | None = None
     limits: Limits = field(default_factory=Limits)
+    watch: Watch = NO_WATCH  #: what is not set is inherited
     budget_note: bool | None = None  #: its model reads what is left of the limits; None: as its parent's, a root's not
     output: type[T] | Mapping[str, Any] | None = None  #: pydantic model, dataclass or JSON schema of the final answer
     skills: Sequence[str] = ()
@@ -107,6 +109,7 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
             raise InvalidValue("max_turns", self.max_turns, "a whole number from 1, or None")
         if not isinstance(self.limits, Limits):
             raise InvalidValue("limits", self.limits, "ramet.Limits")
+        check_instance("watch", self.watch, Watch, "ramet.Watch")
         if self.isolation is not None and self.isolation not in ISOLATIONS:
             raise InvalidValue("isolation", self.isolation, " or ".join(ISOLATIONS))
         if self.policy is not None and not isinstance(self.policy, Policy):

@@ -47,6 +47,7 @@ class RunSpawned(Event, frozen=True, kw_only=True, tag="run_spawned"):
     background: bool = False
     detached: bool = False
     session: str | None = None
+    window: int = 0  #: tokens of its model's context window; 0: unknown
     birth: dict[str, Any] = {}  #: what another process needs to continue the run; empty where nothing is durable
 
 
@@ -65,10 +66,9 @@ class StateChanged(Event, frozen=True, kw_only=True, tag="state_changed"):
 
 
 class RunEnded(Event, frozen=True, kw_only=True, tag="run_ended"):
-    """The end of a run, with its result.
+    """The end of a run, with its result. A finished agent that receives mail starts again and ends again.
 
-    A finished agent that receives mail starts again and ends again. Until the event is published, lists and objects in
-    `result.value` may be JSON text (`msgspec.Raw`); readers get them as data.
+    Until it is published, lists and objects in `result.value` may be JSON text (`msgspec.Raw`); readers get data.
     """
 
     result: Result
@@ -108,10 +108,9 @@ class ModelAsked(Event, frozen=True, kw_only=True, tag="model_asked"):
 
 
 class ModelCharged(Event, frozen=True, kw_only=True, tag="model_charged"):
-    """Usage that the conversation does not show.
+    """Usage that the conversation does not show: of a failed request, or of an aside, such as a summary.
 
-    The usage is of a request without a recorded message: the request failed, or was an aside, such as a summary. Or the
-    usage is of calls of a reply that no event reports, and that may have run in a sandbox.
+    Or the usage is of calls of a reply that no event reports, and that may have run in a sandbox.
     """
 
     step_id: str
@@ -144,20 +143,14 @@ class TextDelta(Event, frozen=True, kw_only=True, tag="text_delta"):
 
 
 class MessageDiscarded(Event, frozen=True, kw_only=True, tag="message_discarded"):
-    """The text deltas of this step are void, because the stream broke.
-
-    If a message is recorded later, it supersedes them.
-    """
+    """The text deltas of this step are void: the stream broke. A message that is recorded later supersedes them."""
 
     step_id: str
     reason: str = ""
 
 
 class MessageRecorded(Event, frozen=True, kw_only=True, tag="message_recorded"):
-    """A message of the conversation, as data (`ramet.models.messages`).
-
-    Usage is set on messages of a model.
-    """
+    """A message of the conversation, as data (`ramet.models.messages`). Usage is set on messages of a model."""
 
     message: dict[str, Any]
     step_id: str | None = None
@@ -211,10 +204,7 @@ class ClampEvent(Event, frozen=True, kw_only=True, tag="clamped"):
 
 
 class PolicyDecided(Event, frozen=True, kw_only=True, tag="policy_decided"):
-    """A policy adapter decided on a spawn.
-
-    The event is recorded for the run that requested the spawn, or for the root itself.
-    """
+    """A policy adapter decided on a spawn: recorded for the run that requested it, or for the root itself."""
 
     adapter: str
     verdict: str  #: allow | narrow | refuse
@@ -250,6 +240,22 @@ class LimitsRaised(Event, frozen=True, kw_only=True, tag="limits_raised"):
     key: str = ""
 
 
+class RunSilent(Event, frozen=True, kw_only=True, tag="run_silent"):
+    """A watched run has had no event for `silent_s` seconds, and waits for nothing known that would explain it."""
+
+    silent_s: float
+    waits_for: str = ""  #: model or tool; empty if it works
+    action: str = "report"  #: what happens besides this event (`ramet.core.liveness.watch_settings`)
+
+
+class RunLooping(Event, frozen=True, kw_only=True, tag="run_looping"):
+    """The model of a watched run made the same call `times` times in a row, and got the same result each time."""
+
+    tool: str
+    times: int
+    action: str = "report"  #: as in `RunSilent`
+
+
 class RunPaused(Event, frozen=True, kw_only=True, tag="run_paused"):
     """A person paused the run and the runs below it: what is under way ends, and nothing new begins."""
 
@@ -271,10 +277,7 @@ class AgentCreated(Event, frozen=True, kw_only=True, tag="agent_created"):
 
 
 class StateCommitted(Event, frozen=True, kw_only=True, tag="state_committed"):
-    """The run committed to a branch of a state, or merged another branch.
-
-    The commit is durable. The event may be reported twice.
-    """
+    """The run committed durably to a branch of a state, or merged another branch. The event may be reported twice."""
 
     state: str
     branch: str
@@ -300,10 +303,7 @@ class ApprovalAnswered(Event, frozen=True, kw_only=True, tag="approval_answered"
 
 
 class IntentionRecorded(Event, frozen=True, kw_only=True, tag="intention_recorded"):
-    """A call reached the safety gate.
-
-    The call runs only if a decision commits it, by this version of that policy.
-    """
+    """A call reached the safety gate, and runs only if a decision commits it, by this version of that policy."""
 
     tool: str
     args: dict[str, Any] = {}
@@ -322,10 +322,7 @@ class IntentionDecided(Event, frozen=True, kw_only=True, tag="intention_decided"
 
 
 class HookFailed(Event, frozen=True, kw_only=True, tag="hook_failed"):
-    """A hook could not answer.
-
-    At a gate this denies the action; elsewhere the work continues.
-    """
+    """A hook could not answer: at a gate this denies the action; elsewhere the work continues."""
 
     hook: str
     event: str
@@ -361,10 +358,7 @@ class SandboxFrozen(Event, frozen=True, kw_only=True, tag="sandbox_frozen"):
 
 
 class FolderLost(Event, frozen=True, kw_only=True, tag="folder_lost"):
-    """The folder of a sandboxed run no longer existed.
-
-    The run continues in an empty folder, and its agent is informed.
-    """
+    """The folder of a sandboxed run was lost: the run continues in an empty one, and its agent is informed."""
 
     part: str = "folder"  #: the whole folder, with checkpoint and printed text, or only its "workspace"
 
@@ -450,6 +444,8 @@ AnyEvent = (
     | BudgetRefused
     | LimitPaused
     | LimitsRaised
+    | RunSilent
+    | RunLooping
     | RunPaused
     | PauseEnded
     | AgentCreated

@@ -12,6 +12,7 @@ from ramet.core.errors import Unknown
 from ramet.host.runtime import running_runtimes
 from ramet.spawn.run import Run
 from ramet.spawn.tree import RunTree
+from ramet.spawn.watches.run_waits import view_of
 from ramet.tools.run_info import RunView
 
 
@@ -20,7 +21,7 @@ class AgentRegistry(Mapping[str, RunView]):
 
     def __getitem__(self, run_id: str) -> RunView:
         try:
-            return self._find(run_id)[1].view()
+            return view_of(self._find(run_id)[1])
         except Unknown:
             raise KeyError(run_id) from None
 

@@ -13,6 +13,7 @@ from ramet.agent.composition.steps import nesting_depth
 from ramet.agent.definition import Agent
 from ramet.core.arguments import check_instance
 from ramet.core.limits import Limits, SpawnLimits
+from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.core.outcome import AgentResult
 from ramet.core.policy.policy import Policy, resolve_root_policy
 from ramet.host.arguments import check_messages
@@ -57,7 +58,8 @@ class AgentRuntime(RecordedRuntime):
     in `<dir>/.ramet/journal.db`. The trees of a runtime that was killed are resumed by `resume`, in another process. A
     tree stays recorded for `keep_results_seconds` after its end, or without that until `ramet gc` removes old trees.
 
-    `notify` has the targets of notifications by their names (`ramet.host.notifications`), or functions of one.
+    `notify` has the targets of notifications by their names (`ramet.host.notifications`), or functions of one. `watch`
+    says when a run counts as silent or looping, for every root that does not say so itself.
 
     A `policy_adapter` is asked about every spawn, for at most `policy_timeout_s` seconds; without its answer nothing is
     spawned.
@@ -79,6 +81,7 @@ class AgentRuntime(RecordedRuntime):
         cwd: pathlib.Path | None = None,
         limits: Limits | None = None,
         spawn_limits: SpawnLimits | None = None,
+        watch: Watch = NO_WATCH,
         policy: Policy | None = None,
         returns: Any = None,
         on_output: Callable[[str, str], None] | None = None,
@@ -115,6 +118,7 @@ class AgentRuntime(RecordedRuntime):
             args=args,
             kwargs=kwargs or {},
             late_args=late_args,
+            watch=watch,
             policy=policy,
             returns=returns,
             on_output=on_output,
@@ -159,6 +163,7 @@ class AgentRuntime(RecordedRuntime):
         agents: Mapping[str, Agent] | None = None,
         limits: Limits | None = None,
         spawn_limits: SpawnLimits | None = None,
+        watch: Watch = NO_WATCH,
         returns: Any = None,
         on_stdout: Callable[[str], None] | None = None,
         on_stderr: Callable[[str], None] | None = None,
@@ -176,6 +181,7 @@ class AgentRuntime(RecordedRuntime):
             agents=agents,
             limits=limits,
             spawn_limits=spawn_limits,
+            watch=watch,
             policy=policy or as_agent(agent).policy or Policy(),
             returns=returns,
             on_output=output_callback(on_stdout, on_stderr),

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from ramet.agent.definition import Agent
 from ramet.concurrency.clock import Clock, SystemClock
+from ramet.concurrency.timers import TimerQueue
+from ramet.core.arguments import check_instance
 from ramet.core.ids import RunId, run_id
+from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.disk.state_folder import checked_state_folder, state_folder
 from ramet.host.arguments import check_runtime
 from ramet.host.control.socket import ControlSocket
@@ -72,6 +75,7 @@ class RuntimeBase:
         store: Store | None = None,
         audit: Audit | None = None,
         notify: Mapping[str, Notifiable] | None = None,
+        watch: Watch = NO_WATCH,
         policy_adapter: PolicyAdapter | None = None,
         policy_timeout_s: float = TIMEOUT_S,
         keep_results_seconds: float | None = None,
@@ -80,6 +84,7 @@ class RuntimeBase:
         entropy: Callable[[int], bytes] = secrets.token_bytes,
     ) -> None:
         check_runtime(working_dir, clock, prices, retry, grace_s, store, audit, keep_folders, keep_trees)
+        check_instance("watch", watch, Watch, "ramet.Watch")
         show_logs()
         self.working_dir = pathlib.Path(working_dir).absolute() if working_dir is not None else None
         if transcripts is None and self.working_dir is not None:
@@ -139,6 +144,8 @@ class RuntimeBase:
             grace_s=grace_s,
             entropy=entropy,
             keep_s=checked_keep(keep_results_seconds),
+            watch=watch,
+            timers=TimerQueue(self.clock),
         )
         self._trees = Trees(factory, self.journal, self.clock, keep_trees)
         self._failover: FailoverTask | None = None

@@ -26,6 +26,7 @@ from ramet.core.events import Event
 from ramet.core.ids import ROOT_NAME
 from ramet.core.lifecycle import State
 from ramet.core.limits import DEFAULT_SPAWN_LIMITS, NO_LIMITS, Limits, SpawnLimits
+from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.core.outcome import Result, Status, T, Usage
 from ramet.core.policy.policy import Policy, secrets_of, variables_of
 from ramet.host.approvals import Inbox
@@ -68,22 +69,19 @@ class Session(Generic[T]):
 
     `llm` is any LangChain chat model, or `model` a string such as "anthropic:claude-sonnet-4-5". The agent sees `tools`
     (LangChain tools, functions with a docstring, names of ramet's own tools). Unless `spawn=False`, it also sees the
-    tools that manage sub-agents. `limits` bound the total usage of the whole tree.
+    tools that manage sub-agents. `limits` bound the usage of the whole tree, and `watch` notices silence and loops.
 
-    With a `backend` ("bwrap", "local", or an object) or a `policy`, every agent below the root works in a sandbox of
-    its own. Without a `policy` such an agent may read `cwd`, write to a folder of its own, and spawn others. With a
-    `root_policy` the root works in a sandbox, too: in a new process for each turn. Each turn finds the files that the
-    turns before left in the root's folder. It also imports from `import_dir`, a folder of the host that may be filled
-    while the agent works.
+    With a `backend` ("bwrap", "local", or an object) or a `policy`, every agent below the root has a sandbox of its
+    own. Without a `policy` it may read `cwd`, write to a folder of its own, and spawn others. With a `root_policy` the
+    root works in a sandbox, too: in a new process for each turn, which finds the files of the turns before. It also
+    imports from `import_dir`, a folder of the host that may be filled while the agent works.
 
-    With `sync_tools="process"`, each call of a synchronous tool of an agent in this process runs in a process of its
-    own, which a cancellation ends. That process may do what `policy` allows, or without a policy read `cwd`. Raises
-    NotShippable for a tool that cannot run there.
+    With `sync_tools="process"`, each call of a synchronous tool of an agent in this process has a process of its own,
+    which a cancellation ends, and which may do what `policy` allows. Raises NotShippable for a tool that cannot run so.
 
-    Every tool call of the tree must pass the `gate`, if there is one. A `history` is the initial conversation of a new
-    session; with one, a `session_id` that is already recorded is refused. With a `state_owner`, an agent of a server,
-    the states of the tree belong to that owner, whatever the names of its agents are. `verbose` prints on stderr what
-    the agents do.
+    Every tool call of the tree must pass the `gate`, if there is one. A `history` begins a new session; with one, a
+    `session_id` that is recorded is refused. With a `state_owner`, an agent of a server, the states of the tree belong
+    to that owner, whatever the names of its agents are. `verbose` prints on stderr what the agents do.
     """
 
     _paused_turn: asyncio.Future[Result[T]] | None = None  #: of a turn that `ask` left while it was paused
@@ -100,6 +98,7 @@ class Session(Generic[T]):
         cwd: str | os.PathLike[str] | None = None,
         limits: Limits = NO_LIMITS,
         spawn_limits: SpawnLimits = DEFAULT_SPAWN_LIMITS,
+        watch: Watch = NO_WATCH,
         spawn: bool = True,
         hooks: HookRunner | HookConfig = None,
         max_turns: int = MAX_TURNS,
@@ -164,6 +163,7 @@ class Session(Generic[T]):
             request=SpawnRequest(
                 name=ROOT_NAME,
                 description=root.description,
+                watch=watch,
                 policy=root_policy,
                 import_dir=import_dir,
                 state_owner=state_owner,

@@ -13,6 +13,7 @@ from ramet.spawn.lifecycle.mail import MailRouter
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.limits.raises import raise_limits
 from ramet.spawn.run import Run
+from ramet.spawn.watches.run_waits import view_of
 from ramet.tools.context import current_call
 from ramet.tools.run_info import PauseReceipt, RunView, StopReceipt
 from ramet.wire.values.values import EncodedValue, encode_result
@@ -56,7 +57,7 @@ class Handle:
 
     def view(self) -> RunView:
         """Return the current state of the run."""
-        return self._run.view()
+        return view_of(self._run)
 
     async def result(self) -> Result:
         """Wait without a time limit for the run's end, and return its result.

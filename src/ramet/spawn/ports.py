@@ -13,9 +13,11 @@ from ramet.agent.history.compaction import Compaction
 from ramet.agent.hooks.config import HookConfig
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock
+from ramet.concurrency.timers import TimerQueue
 from ramet.core.errors import RametError, SpawnRefused
 from ramet.core.events import Event
 from ramet.core.ids import RunId
+from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.core.policy.decision import PolicyDecision, PolicyRequest
 from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy.policy import Grant, Policy
@@ -164,6 +166,8 @@ class TreePorts:
     decide: Decide | None = None  #: asks the host's policy adapter about each spawn; None: there is none
     permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, for every run
     compaction: Callable[[int | None], Compaction | None] = lambda _: None  #: for a model's window
+    watch: Watch = NO_WATCH  #: of a root, unless it has its own
+    timers: TimerQueue | None = None  #: of watches; None: a queue for this tree alone
     grace_s: float = GRACE_S
     omitted_type: Literal["fork", "general-purpose"] = "fork"  #: the meaning of a spawn without a type
     max_finished_runs: int = 256  #: number of finished runs whose history is kept, so that mail can resume them

@@ -29,6 +29,7 @@ from ramet.core.events import ToolStarted
 from ramet.core.ids import CallId, Path, RunId, SessionId, StepId
 from ramet.core.lifecycle import State
 from ramet.core.limits import Amount, Limits, limits_from
+from ramet.core.liveness.watch_settings import watch_from
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.core.replay.codec import StoredMessage
 from ramet.core.replay.replay import CLOSED, OPEN, RAISED, TreeReplay, amount
@@ -50,6 +51,7 @@ from ramet.spawn.sandbox.run_folder import restore_folder
 from ramet.spawn.tool_calls import PastCalls, ToolCallLedger
 from ramet.spawn.tree import RunTree
 from ramet.spawn.verdict import lost_result, recorded_verdict
+from ramet.spawn.watches.run_watch import RunWatch
 from ramet.tools.run_info import RunInfo
 
 if TYPE_CHECKING:
@@ -113,6 +115,8 @@ def resume_tree(tree: RunTree, replay: TreeReplay) -> None:
                 tree.supervisor.resume_idle(run)  # It has had no prompt, but perhaps mail.
         else:
             tree.supervisor.resume_idle(run)
+        if isinstance(run.activity.watcher, RunWatch):
+            run.activity.watcher.resume(each)
 
 
 def _has_no_recorded_value(run: Run, replay: RunReplay) -> bool:
@@ -221,6 +225,7 @@ def _restore_run(
         toolset=toolset,
         system=tuple(SystemMessage(content=text) for text in spawn_data.get("system", ())),
         cwd=cwd,
+        watch=watch_from(spawn_data.get("watch", {})),
     )
     slot = (
         register.admission.admit_unchecked(ancestor, plan.share)
@@ -250,7 +255,7 @@ def _restore_run(
         run.denied_limits[denial.scope, denial.resource] = replay.turn
     run.raised_limits = {each.key: limits_from(each.add) for each in replay.raised}
     run.subtree, run.context.usage, run.context.steps = replay.subtree, replay.usage, replay.steps
-    run.context.quota = replay.quota
+    run.context.quota, run.activity.last_event_at = replay.quota, replay.last_event_at
     for each in replay.conversation:
         if each.kind not in KINDS:
             raise InvalidValue("message.type", each.kind, "one of " + ", ".join(sorted(KINDS)))

@@ -17,11 +17,13 @@ from ramet.agent.definition import Agent
 from ramet.agent.history.compaction import Compaction
 from ramet.agent.hooks.config import HookConfig
 from ramet.agent.toolset import Toolset
+from ramet.concurrency.activity import RunActivity
 from ramet.core.budget import Budget
 from ramet.core.equal_mail import RecentMail
 from ramet.core.ids import RunId
 from ramet.core.lifecycle import LIVE_STATES, State
 from ramet.core.limits import Limits
+from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.core.outcome import NO_USAGE, Artifact, ErrorInfo, Result, Status, Usage
 from ramet.core.policy.policy import Grant, Policy
 from ramet.core.replay.run_replay import RunReplay
@@ -33,7 +35,7 @@ from ramet.spawn.run_pauses import RunPauses
 from ramet.spawn.served_ports import ServedPorts
 from ramet.spawn.tool_calls import ToolCallLedger
 from ramet.tools.context import ToolUseContext
-from ramet.tools.run_info import RunInfo, RunView
+from ramet.tools.run_info import RunInfo
 from ramet.tools.spawn_request import SpawnRequest
 from ramet.wire.code.capsule import PackedCall
 from ramet.wire.values.values import EncodedValue
@@ -111,6 +113,7 @@ class Run:
     parent: Run | None
     request: SpawnRequest
     context: ToolUseContext
+    activity: RunActivity
     turn: RunTurn = field(default_factory=RunTurn)
     sandbox: RunSandbox = field(default_factory=RunSandbox)
     admission_slot: AdmissionSlot
@@ -120,6 +123,8 @@ class Run:
     rights: tuple[Toolset, ...]  #: of every run above at its spawn, and its own
     gates: tuple[HookConfig, ...] = ()  #: hooks of definitions above that apply to everything below
     model: str = ""
+    window: int | None = None  #: input tokens that its model accepts, if the model says so
+    watch: Watch = NO_WATCH
     state: State = State.STARTING
     persistent: bool = False  #: the root of a session: the end of a turn is not its end
     background: bool = False
@@ -375,18 +380,3 @@ class Run:
     def is_below(self, other: Run) -> bool:
         """Return whether `other` is an ancestor of the run."""
         return self is not other and other in self.lineage()
-
-    def view(self) -> RunView:
-        """Return one line for a listing."""
-        state = str(self.result.status) if self.result is not None else str(self.state)
-        return RunView(
-            id=self.info.id,
-            path=self.info.path,
-            name=self.name,
-            agent=self.info.agent,
-            state=state,
-            description=self.request.description,
-            depth=self.info.depth,
-            children=len(self.children),
-            usage=self.subtree,
-        )

@@ -23,6 +23,8 @@ from ramet.spawn.ports import Authoring, Memory, TreePorts
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
 from ramet.spawn.verdict import partial_text
+from ramet.spawn.watches.actions import WatchActions
+from ramet.spawn.watches.run_waits import view_of
 from ramet.tools.agents.report_framing import report
 from ramet.tools.context import ToolUseContext, current_call
 from ramet.tools.run_info import RunView, StopReceipt
@@ -38,7 +40,8 @@ class RunTree:
         self.register = RunRegistry(services, limits)
         self.supervisor = Supervisor(self.register)
         self.post = MailRouter(self.register, self.supervisor)
-        self.spawner = Spawner(self.register, self.supervisor, tree=self)
+        watch_actions = WatchActions(self.supervisor, self.post)
+        self.spawner = Spawner(self.register, self.supervisor, tree=self, watch_actions=watch_actions)
 
     def handle(self, run: Run) -> Handle:
         return Handle(run, self.supervisor, self.post)
@@ -194,7 +197,7 @@ class RunTree:
 
     def views(self) -> Sequence[RunView]:
         """Return all runs of the tree, in order of path, for its owner."""
-        return sorted((run.view() for run in self.register.runs.values()), key=lambda view: view.path)
+        return sorted(map(view_of, self.register.runs.values()), key=lambda view: view.path)
 
     def _run_of(self, context: ToolUseContext) -> Run:
         return self.register.runs[context.run.id]

@@ -16,9 +16,11 @@ from ramet.tools.agents.task_result import CONCLUSIONS, find_declared_result
 from ramet.tools.context import DeclaredResult
 
 
-def cancelled_result(run: Run, status: Status, reason: str, *, scope: str | None = None) -> TurnResult:
+def cancelled_result(
+    run: Run, status: Status, reason: str, *, scope: str | None = None, error_type: str = "Aborted"
+) -> TurnResult:
     """Return the result of a stopped run, with its partial text; `scope` is that of `ErrorInfo`."""
-    return TurnResult(status, error=ErrorInfo(type="Aborted", message=reason, scope=scope), partial=partial_text(run))
+    return TurnResult(status, error=ErrorInfo(type=error_type, message=reason, scope=scope), partial=partial_text(run))
 
 
 def lost_result(run: Run, why: str) -> TurnResult:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, NamedTuple
 
 from ramet.core.ids import CallId, Path, RunId, SessionId
@@ -64,3 +65,9 @@ class RunView(NamedTuple):
     depth: int
     children: int
     usage: Usage
+    last_event_at: datetime | None = None  #: of its newest event, or of a newer part of a reply; None: not known here
+    waits_for: str = (
+        ""  #: person, limit, pause, quota, room, child, slot, mail, model or tool; empty if it works or has ended
+    )
+    context_tokens: int = 0  #: input tokens of its newest request to a model
+    context_window: int | None = None  #: the most that its model accepts, if the model says so

@@ -12,6 +12,7 @@ from ramet.core.arguments import KnownFields, check_callable, check_instance, ch
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import CallId, Path, RunId, checked_name
 from ramet.core.limits import NO_LIMITS, Limits
+from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.core.outcome import Result
 from ramet.core.policy.policy import Policy
 from ramet.tools.run_info import StopReceipt
@@ -42,6 +43,7 @@ class SpawnRequest(metaclass=KnownFields):
     branch: bool = False  #: its state is a branch of its parent's, which is unchanged until it merges
     begins_at: str = ""  #: the commit at which the branch begins; set by the host
     limits: Limits = NO_LIMITS
+    watch: Watch = NO_WATCH  #: what is not set is inherited
     policy: Policy | None = None  #: with a policy, it runs in a sandbox; a child of a sandboxed run always does
     returns: Any = None  #: type of a sandboxed function's result; None uses its annotation
     on_output: Callable[[str, str], None] | None = None  #: called with "stdout" or "stderr", and text, as it arrives
@@ -58,6 +60,7 @@ class SpawnRequest(metaclass=KnownFields):
         check_instance("args", self.args, (tuple, list), "a tuple")
         check_instance("kwargs", self.kwargs, Mapping, "a mapping")
         check_instance("limits", self.limits, Limits, "ramet.Limits")
+        check_instance("watch", self.watch, Watch, "ramet.Watch")
         check_instance("policy", self.policy, (Policy, NoneType), "ramet.Policy")
         check_callable("on_output", self.on_output)
         if self.state_owner:

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from ramet import Agent, AgentRuntime, Limits, ScriptedModel, Session
+from ramet import Agent, AgentRuntime, Limits, ScriptedModel, Session, Watch
 from ramet.concurrency.clock import FakeClock, SystemClock
 from ramet.core.errors import InvalidValue
 from ramet.core.events import LimitPaused
@@ -27,10 +27,11 @@ from ramet.host.notifications.notification import NotificationWriter
 from ramet.host.notifications.targets import Notifiable
 from ramet.host.notifications.webhook import WebhookClient
 from ramet.host.trees.project import Project
-from ramet.models.scripted.model import Call
+from ramet.models.scripted.model import Call, Script
 from tests.support.tls import make_certificate
 from tests.support.waiting import eventually
 from tests.support.webhook_receiver import Post, Receiver, failing, receiver
+from tests.trips.kits.sessions import Gate
 
 KEY = b"k" * 24
 SECRET = "whsec_" + base64.b64encode(KEY).decode()
@@ -162,6 +163,31 @@ async def test_a_limit_that_pauses_is_sent_with_the_command_that_raises_it(
     assert "needs 1, 0 left" in body["text"]
     assert body["command"] in body["text"]
     assert endpoint.accepted[1].body["kind"] == "ended"
+
+
+async def test_a_silent_and_a_looping_run_are_sent_once_with_the_command_that_shows_them(
+    endpoint: Receiver, tmp_path: pathlib.Path
+) -> None:
+    """Secrets in the name of a tool are masked."""
+    clock, gate = FakeClock(), Gate()
+    hook = target(endpoint, kinds=["run_silent", "run_looping"])
+    script: Script = [*[Call("sk-ant-api03-abcdefghijklmnop")] * 2, Call("gate"), "done"]
+    async with AgentRuntime(tmp_path, clock=clock, notify={"hook": hook}) as runtime:
+        lead = Agent(name="lead", model=ScriptedModel(script))
+        handle = await runtime.spawn(lead, "go", tools=[gate.tool], watch=Watch(silent_s=60, same_call=2))
+        await gate.entered.wait()
+        await eventually(lambda: len(endpoint.accepted) == 1)
+        await clock.advance(60)
+        await eventually(lambda: len(endpoint.accepted) == 2)
+        gate.open.set()
+        await handle.result()
+
+    looping, silent = (each.body for each in endpoint.accepted)
+    assert (looping["kind"], silent["kind"]) == ("run_looping", "run_silent")
+    assert looping["command"] == silent["command"] == f"ramet show {handle.id}"
+    assert "sk-ant" not in json.dumps(looping)
+    assert "2 times in a row" in looping["text"]
+    assert silent["text"].startswith("main: it showed no sign of life for 60 s while it waited for its tool.\n")
 
 
 def test_the_command_that_raises_a_limit_names_the_run_whose_limit_it_is() -> None:

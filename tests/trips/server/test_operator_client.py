@@ -20,13 +20,14 @@ from ramet.core.recipe import Recipe
 from ramet.core.replay.replay import TreeReplay
 from ramet.core.safety import Rule, SafetyPolicy
 from ramet.core.schedules.ticks import TickStatus
+from ramet.host.control.run_queries import journal_reader
 from ramet.host.journal.journal import TREES
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.safety.inspection import GateEvent, GateEventFilter
 from ramet.host.safety.policies import SafetyPolicies
 from ramet.host.schedules.offline import OfflineScheduler
 from ramet.host.trees.project import Project
-from ramet.models.scripted.dialogue import Call
+from ramet.models.scripted.dialogue import Call, Hang
 from ramet.services.client.client import Client
 from ramet.services.client.operator import OperatorClient, RunEvent
 from ramet.services.client.requests import RequestSpec
@@ -453,6 +454,31 @@ async def test_the_operator_client_works_without_an_event_loop(echo_server: Echo
     store = await echo_server.server.runtime.open_store()
     assert (ids, events) == ([handle.id], len(await store.read(tree=handle.id)))
     assert {each for each in vars(OperatorClient) if not each.startswith("_")} <= set(vars(SyncKernel))
+
+
+async def test_a_part_of_a_reply_is_a_sign_of_life_in_the_rows(folder: pathlib.Path) -> None:
+    """The journal does not have it; the kernel tells it to its clients, and to commands beside it."""
+    async with serving(folder) as echo_server, ramet.connect(echo_server.server.listen_address) as client:
+        lead = Agent(name="lead", model=ScriptedModel([Hang(12)]))
+        handle = await echo_server.server.runtime.spawn(lead, "go")
+        await eventually(lambda: "".join(handle.run.turn.streamed_text) == "This reply n", within_s=30)
+        await handle.run.context.wait_persisted()
+        streamed_at = handle.run.activity.streamed_at
+        assert streamed_at is not None
+        [row] = await client.kernel.runs()
+        async with await journal_reader(folder) as reader:
+            [local_row] = await reader.rows_of_all()
+            recorded = (await reader.replay(handle.id)).root.last_event_at
+
+        assert (row.last_event_at, row.waits_for) == (streamed_at, "model")
+        assert local_row.last_event_at == streamed_at
+        assert recorded is not None
+        assert recorded < streamed_at
+        assert (handle.view().last_event_at, handle.view().waits_for) == (streamed_at, "model")
+        await handle.cancel()
+        await handle.result()
+        [row] = await client.kernel.runs(ended=True)
+        assert (row.last_event_at, row.waits_for) == (row.ended, "")
 
 
 async def test_a_raise_is_counted_once_for_a_repeated_request(folder: pathlib.Path) -> None:

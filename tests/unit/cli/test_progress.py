@@ -18,6 +18,8 @@ from ramet.core.events import (
     Notice,
     PolicyDecided,
     QuotaReached,
+    RunLooping,
+    RunSilent,
 )
 from tests.unit.cli.golden import assert_golden
 from tests.unit.cli.story import TreeEventWriter, at, cancelled_story, hostile_story
@@ -44,6 +46,8 @@ def rare_events() -> TreeEventWriter:
     writer.add(HookFailed, "main", 66, hook="check.sh", event="PreToolUse", reason="timeout")
     writer.add(BudgetRefused, "main", 67, resource="tokens", asked=900, left=100, scope="main")
     writer.add(QuotaReached, "main", 67, model="openai:gpt", until=at(7267), wait_s=7200.0)
+    writer.add(RunSilent, "main", 67, silent_s=600.0, waits_for="model", action="end")
+    writer.add(RunLooping, "main", 67, tool="Re\x1b[2Jad", times=3)
     writer.add(ClampEvent, "main", 68, field="timeout_s", asked=900, given=60)
     adapter_fields = {"adapter": "house rules", "child": "scout"}
     writer.add(PolicyDecided, "main", 68, verdict="allow", **adapter_fields)

@@ -6,10 +6,21 @@ import random
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from ramet.cli.operate.ps import _facts
 from ramet.cli.render.tree_model import TreeModel
-from ramet.core.events import Event, QuotaReached, RunSpawned, StateChanged, TurnStarted
+from ramet.core.events import (
+    Event,
+    MessageRecorded,
+    ModelAsked,
+    ModelRetried,
+    QuotaReached,
+    RunSilent,
+    RunSpawned,
+    StateChanged,
+    TurnStarted,
+)
 from ramet.core.outcome import Status, Usage
 from ramet.core.replay.replay import TreeReplay
 from ramet.host.control.run_queries import rows_of
@@ -107,3 +118,32 @@ def test_a_run_in_a_quota_window_shows_until_when_it_waits() -> None:
     assert ("state", "waiting (quota until 2026-11-20 13:00:00 UTC)") in list(_facts(row, at(2)))
     [row] = rows_of(TreeReplay().apply_all(writer.events), is_active=False)
     assert ("state", "interrupted") in list(_facts(row, at(2)))
+
+
+def test_a_silent_run_is_shown_until_its_next_event() -> None:
+    """The tree says for how long; `ps` and `show` say how long ago its newest event came."""
+    writer = TreeEventWriter()
+    writer.add_spawn("main", 0)
+    writer.add(TurnStarted, "main", 1, turn=1)
+    writer.add(ModelAsked, "main", 2, step_id="s:1", model="m")
+    writer.add(RunSilent, "main", 602, silent_s=600.0, waits_for="model")
+    [row] = rows_of(TreeReplay().apply_all(writer.events[:-1]), is_active=True)
+
+    assert fold(writer.events).rows["run-main"].activity() == "thinks, silent for 10m00s"
+    assert ("state", "running (model)") in list(_facts(row, at(602)))
+    assert ("last event", "10m00s ago, at 2026-11-20 12:00:02 UTC") in list(_facts(row, at(602)))
+
+    writer.add(ModelRetried, "main", 603, step_id="s:1", model="m", reason="HTTP 500", attempt=1)
+    assert fold(writer.events).rows["run-main"].activity() == "asks again"
+
+
+def test_the_fill_of_a_context_window_is_shown() -> None:
+    """As a share, if the size of the window is known."""
+    writer = TreeEventWriter()
+    writer.add(RunSpawned, "main", 0, name="main", window=200_000)
+    usage = Usage(model_calls=1, input_tokens=50_000)
+    writer.add(MessageRecorded, "main", 1, message={"type": "ai"}, step_id="s:1", usage=usage)
+    [row] = rows_of(TreeReplay().apply_all(writer.events), is_active=True)
+
+    assert ("context", "50k of 200k (25%) tokens") in list(_facts(row, at(2)))
+    assert ("context", "50k tokens") in list(_facts(replace(row, context_window=0), at(2)))

@@ -8,13 +8,17 @@ from typing import Any
 from ramet.core.events import (
     ApprovalAnswered,
     ApprovalAsked,
+    Compacted,
     Event,
+    LimitPaused,
     MailPushed,
     MessageRecorded,
     ModelAsked,
+    ModelRetried,
     RunEnded,
     RunResumed,
     RunSpawned,
+    StateChanged,
     TimeStarted,
     TimeStopped,
     ToolStarted,
@@ -22,8 +26,10 @@ from ramet.core.events import (
     TurnStarted,
 )
 from ramet.core.outcome import NO_USAGE, Result, Status, Usage
+from ramet.core.replay.codec import IGNORED_TAGS
 from ramet.core.replay.replay import TreeReplay
 from ramet.core.replay.run_replay import RunReplay
+from ramet.host.control.run_queries import rows_of
 
 START = datetime(2026, 11, 20, 12, tzinfo=UTC)
 
@@ -48,7 +54,7 @@ def test_a_run_names_what_it_waits_for() -> None:
     story = Story()
     reply = {"type": "ai", "tool_calls": [{"id": "c1", "name": "Write"}]}
 
-    assert story.replay.root.waits_for == "start"
+    assert story.replay.root.waits_for == "slot"
     assert story.add(TurnStarted, turn=1).waits_for == ""
     assert story.add(ModelAsked, step_id="s:1", model="m").waits_for == "model"
     assert story.add(MessageRecorded, message=reply, step_id="s:1").waits_for == ""
@@ -60,6 +66,57 @@ def test_a_run_names_what_it_waits_for() -> None:
     assert story.add(MessageRecorded, message=answer, call_id="c1").waits_for == ""
     assert story.add(TurnEnded, turn=1, status="completed").waits_for == "mail"
     assert story.add(RunEnded, result=Result(status=Status.COMPLETED, value="done")).waits_for == ""
+
+
+def test_a_run_whose_calls_all_wait_names_the_cause() -> None:
+    """It waits for room until its spawn is recorded, then for the child; a paused run waits for its limit."""
+    story = Story()
+    story.add(TurnStarted, turn=1)
+    story.add(ToolStarted, tool="Agent", step_id="s:1", call_id="c1")
+    assert story.add(StateChanged, state="waiting", why="room").waits_for == "room"
+    child: dict[str, Any] = {
+        "root": "run-1",
+        "run": "run-2",
+        "path": "main/a",
+        "agent": "a",
+        "depth": 1,
+        "parent": "run-1",
+    }
+    story.replay.apply(RunSpawned(**child, name="a", seq=90))
+    assert story.replay.root.waits_for == "child"
+    assert story.replay.runs["run-2"].waits_for == "slot"
+    assert story.add(StateChanged, state="running").waits_for == "tool"
+    assert story.add(StateChanged, state="waiting").waits_for == "child"
+    assert story.add(StateChanged, state="paused").waits_for == "pause"
+    story.add(LimitPaused, resource="usd", asked=1.0, left=0.0, scope="main")
+    assert story.add(StateChanged, state="paused").waits_for == "limit"
+    assert story.add(StateChanged, state="stopping").waits_for == ""
+
+
+def test_a_session_without_a_prompt_waits_for_mail() -> None:
+    """A slot would not help it."""
+    assert Story(birth={"persistent": True}).replay.root.waits_for == "mail"
+
+
+def test_a_run_knows_the_size_of_its_newest_request() -> None:
+    """A compaction estimates it anew; a watch's report changes nothing."""
+    story = Story(window=1_000)
+    story.add(TurnStarted, turn=1)
+    usage = Usage(model_calls=1, input_tokens=800, output_tokens=50)
+    assert story.add(MessageRecorded, message={"type": "ai"}, step_id="s:1", usage=usage).context_tokens == 800
+    shortened = {"before_messages": 9, "after_messages": 2, "before_tokens": 850, "after_tokens": 90}
+    assert story.add(Compacted, **shortened).context_tokens == 90
+    [row] = rows_of(story.replay, is_active=True)
+    assert (row.context_tokens, row.context_window) == (90, 1_000)
+
+
+def test_a_retry_is_a_sign_of_life() -> None:
+    """A model that fails again and again is not silent."""
+    story = Story()
+    story.add(TurnStarted, turn=1)
+    run = story.add(ModelRetried, step_id="s:1", model="m", reason="HTTP 500", attempt=1)
+    assert run.last_event_at == START + timedelta(seconds=3)
+    assert "model_retried" not in IGNORED_TAGS
 
 
 def test_open_requests_are_reserved_until_their_reply() -> None:

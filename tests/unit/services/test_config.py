@@ -12,9 +12,10 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ramet import Watch
 from ramet.agent.files.safe_yaml import MAX_NODES
 from ramet.core.errors import InvalidValue
-from ramet.services.config.build import bundle_limits, installs_of
+from ramet.services.config.build import bundle_limits, installs_of, server_of
 from ramet.services.config.load import MAX_FILE, SETTINGS, Config, examine, load, references
 from ramet.services.config.settings import (
     MAX_SECRET,
@@ -68,6 +69,17 @@ def test_without_settings_each_has_its_default(file: pathlib.Path) -> None:
         assert config.limits == ServiceLimits()
         assert set(config.origins.values()) == {"default"}
         assert set(config.origins) == {each.name for each in SETTINGS if not each.many}
+
+
+def test_a_watch_is_configured_for_all_runs_of_a_server(file: pathlib.Path) -> None:
+    """A file and the environment set its fields, and a wrong value is refused by its name."""
+    config = load_text(file, "watch:\n  silent_s: 600\n  on_silent: end\n", {"RAMET_WATCH_SAME_CALL": "3"})
+    server = server_of(config, {})
+    assert server.runtime._trees._factory.watch == Watch(silent_s=600, on_silent="end", same_call=3)
+
+    wrong = refusals(file, "watch: {silent_s: 0, same_call: 1, on_silent: stop, on_loop: stop, loud_s: 3}")
+    assert set(wrong) == {"watch.silent_s", "watch.same_call", "watch.on_silent", "watch.on_loop", "watch.loud_s"}
+    assert "report or notify_parent or pause or end" in wrong["watch.on_silent"]
 
 
 def test_each_kind_of_value_is_accepted(file: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

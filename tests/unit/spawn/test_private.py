@@ -59,6 +59,7 @@ def make_run(parent: Run | None, **fields: Any) -> Run:
         admission_slot=unused,
         max_turns=1,
         limits=unused,
+        activity=unused,
         rights=(),
         **fields,
     )

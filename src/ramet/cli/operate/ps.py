@@ -45,11 +45,13 @@ async def ps(options: Namespace) -> int:
             one_line(row.agent, 40),
             _state(row),
             formatting.duration(row.seconds(now)),
+            _last_event(row, now),
+            _context(row),
             f"{formatting.tokens(row.usage.tokens)} tokens, {formatting.money(row.usage.usd)}",
         )
         for row in rows
     ]
-    print_table(("ID", "PATH", "AGENT", "STATE", "AGE", "USAGE"), lines)
+    print_table(("ID", "PATH", "AGENT", "STATE", "AGE", "LAST EVENT", "CONTEXT", "USAGE"), lines)
     if not (rows or errors):
         hint = "no active run here; ramet ps --all lists ended runs"
         print_note("no run is recorded here" if options.all else hint)
@@ -144,12 +146,28 @@ async def show(options: Namespace) -> int:
 
 
 def _state(row: RunRow) -> str:
-    """Return the state of a run, and until when it waits, if that is known."""
+    """Return the state of a run, what it waits for, and until when it waits, if that is known."""
     if row.frozen_mb is not None:
         return f"{row.state} ({formatting.frozen(row.frozen_mb)})"
-    if row.waits_until is None:
-        return row.state
-    return f"{row.state} ({row.waits_for} until {row.waits_until:%Y-%m-%d %H:%M:%S} UTC)"
+    until = f" until {row.waits_until:%Y-%m-%d %H:%M:%S} UTC" if row.waits_until is not None else ""
+    return f"{row.state} ({row.waits_for}{until})" if row.waits_for else row.state
+
+
+def _last_event(row: RunRow, now: datetime) -> str:
+    """Return how long ago a run that has not ended showed a sign of life."""
+    if row.is_over or row.last_event_at is None:
+        return "-"
+    return f"{formatting.duration((now - row.last_event_at).total_seconds())} ago"
+
+
+def _context(row: RunRow) -> str:
+    """Return how full the context window of a run's model is."""
+    if not row.context_tokens:
+        return "-"
+    if not row.context_window:
+        return formatting.tokens(row.context_tokens)
+    share = row.context_tokens / row.context_window
+    return f"{formatting.tokens(row.context_tokens)} of {formatting.tokens(row.context_window)} ({share:.0%})"
 
 
 def _facts(row: RunRow, now: datetime) -> Iterable[tuple[str, str | list[str]]]:
@@ -162,6 +180,10 @@ def _facts(row: RunRow, now: datetime) -> Iterable[tuple[str, str | list[str]]]:
         "age",
         formatting.duration(row.seconds(now)) + (f", since {row.born:%Y-%m-%d %H:%M:%S} UTC" if row.born else ""),
     )
+    if row.last_event_at is not None and not row.is_over:
+        yield "last event", f"{_last_event(row, now)}, at {row.last_event_at:%Y-%m-%d %H:%M:%S} UTC"
+    if row.context_tokens:
+        yield "context", f"{_context(row)} tokens"
     if row.description:
         yield "about", one_line(row.description, 400)
     usage, subtree = row.usage, row.usage_subtree

@@ -27,14 +27,17 @@ from ramet.core.events import (
     PolicyDecided,
     QuotaReached,
     RunEnded,
+    RunLooping,
     RunResumed,
     RunRetried,
+    RunSilent,
     RunSpawned,
     SandboxStarted,
     ToolEnded,
     ToolStarted,
     TurnEnded,
 )
+from ramet.core.liveness.findings import describe_finding
 from ramet.core.outcome import Status
 
 _LIMIT = 400  #: characters of a message
@@ -89,6 +92,9 @@ def _line(event: Event, model: TreeModel) -> Line | None:
             return Line(f"paused at the limit of {event.scope}: {refusal}; see ramet raise", True)
         case LimitsRaised():
             return Line("limits raised by " + ", ".join(f"{name} {more:g}" for name, more in event.add.items()))
+        case RunSilent() | RunLooping():
+            end = {"end": ", and is ended", "pause": ", and is paused"}.get(event.action, "")
+            return Line(one_line(describe_finding(event)) + end, True)
         case ClampEvent():
             return Line(f"{event.field} {event.asked:g} was lowered to {event.given:g}, the limit of its parent")
         case PolicyDecided() if event.verdict != "allow":

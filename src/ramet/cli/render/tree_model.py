@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from ramet.cli.render import formatting
 from ramet.cli.render.call_summary import describe_call
 from ramet.cli.render.formatting import frozen
 from ramet.core.events import (
@@ -17,6 +18,7 @@ from ramet.core.events import (
     ModelRetried,
     QuotaReached,
     RunEnded,
+    RunSilent,
     RunSpawned,
     SandboxFrozen,
     StateChanged,
@@ -57,6 +59,7 @@ class Row:
     pause: str = ""  #: why it is paused
     frozen_mb: float | None = None  #: memory that its frozen process holds
     phase: str = ""  #: activity between tool calls
+    silence: str = ""  #: since when it is silent, until it shows a sign of life
     calls: dict[str, tuple[str, str]] = field(default_factory=dict)  #: open calls: id -> (tool, summary)
     usage: Usage = field(default_factory=Usage)  #: of this run alone
     started_at: datetime | None = None
@@ -79,7 +82,10 @@ class Row:
         return 0.0 if self.started_at is None else ((self.ended_at or now) - self.started_at).total_seconds()
 
     def activity(self) -> str:
-        """Return the current activity, in a few words."""
+        """Return the current activity, in a few words, and how long the run was silent if a watch found that."""
+        return f"{self._activity()}, {self.silence}" if self.silence else self._activity()
+
+    def _activity(self) -> str:
         if self.state == State.STOPPING:
             return "stopping"
         busy = [words for tool, words in self.calls.values() if tool not in WAITING_TOOLS]
@@ -107,6 +113,7 @@ class TreeModel:
     def apply(self, event: Event) -> None:
         """Add one event to the model."""
         row = self._row(event)
+        row.silence = ""
         match event:
             case RunSpawned():
                 row.name, row.model = event.name or row.name, event.model
@@ -127,6 +134,8 @@ class TreeModel:
                 row.phase = f"asks again in {event.wait_s:.0f}s" if event.wait_s >= 1 else "asks again"
             case QuotaReached():
                 row.phase = f"waits for a quota until {event.until:%H:%M:%S} UTC"
+            case RunSilent():
+                row.silence = f"silent for {formatting.duration(event.silent_s)}"
             case TextDelta():
                 row.phase = "writes"
             case MessageDiscarded():

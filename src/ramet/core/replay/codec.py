@@ -21,7 +21,6 @@ from ramet.core.outcome import Usage
 IGNORED_TAGS = frozenset(
     str(each.__struct_config__.tag)
     for each in (
-        events.ModelRetried,
         events.TextDelta,
         events.MessageDiscarded,
         events.ClampEvent,
@@ -29,6 +28,7 @@ IGNORED_TAGS = frozenset(
         events.IntentionRecorded,
         events.IntentionDecided,
         events.HookFailed,
+        events.RunSilent,
         events.FolderLost,
         events.ThresholdCrossed,
         events.EndpointAsked,

@@ -32,6 +32,7 @@ from ramet.core.events import (
     PauseEnded,
     QuotaReached,
     RunEnded,
+    RunLooping,
     RunPaused,
     RunResumed,
     RunRetried,
@@ -56,7 +57,7 @@ from ramet.core.replay.codec import (
     insert_tool_result,
     parse_stored_message,
 )
-from ramet.core.replay.run_replay import ActiveTime, RunReplay, UnreadMail
+from ramet.core.replay.run_replay import ROOM, ActiveTime, RunReplay, UnreadMail
 
 #: Events that only an active run causes. The kernel that reports them started or resumed the run's turn.
 EXECUTION_EVENTS = frozenset(
@@ -164,6 +165,8 @@ class TreeReplay:
                 run.apply_refusal(event)
             case LimitPaused():
                 run.limit_pause = event
+            case RunLooping():
+                run.looping_call = event.call_id or ""
             case RunPaused():
                 run.pause = event
             case PauseEnded():
@@ -177,7 +180,7 @@ class TreeReplay:
             case StateChanged():
                 if run.result is not None:  # Its conversation was reopened.
                     self._reopen_run(run)
-                run.state, run.frozen_mb = event.state, None
+                run.state, run.waits_for_room, run.frozen_mb = event.state, event.why == ROOM, None
                 run.is_in_turn = run.is_in_turn and event.state != "idle"
             case TurnStarted() | RunResumed():
                 run.frozen_mb = None
@@ -233,6 +236,7 @@ class TreeReplay:
                 if mail is not None:
                     run.delivering[mail.id] = mail
             case Compacted():
+                run.context_tokens = event.after_tokens
                 if event.kept:
                     previous = run.conversation
                     run.conversation = [
@@ -299,6 +303,7 @@ class TreeReplay:
         if parent is not None:
             self._runs_by_call[parent.id, event.parent_call or ""] = run
             parent.spawns += 1
+            parent.waits_for_room = False
             parent.limit_pause = None
             parent.subtree_usage = parent.subtree
         self.ledger.append(LedgerEntry(event.run, OPEN))
@@ -330,6 +335,7 @@ class TreeReplay:
             run.model_requests.pop(event.step_id, None)
         if event.usage is not None:
             self._spend(run, event.usage)
+            run.context_tokens = event.usage.input_tokens
         if message.kind == "tool":
             call_id = event.call_id or str(message.call_id)
             # The call of such a child was cut off, or it would have ended.

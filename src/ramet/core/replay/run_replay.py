@@ -23,6 +23,8 @@ from ramet.core.events import (
 from ramet.core.outcome import NO_USAGE, Result, Usage
 from ramet.core.replay.codec import StoredMessage
 
+ROOM = "room"  #: why a run waits whose spawn needs the end of another run
+
 
 class UnreadMail(NamedTuple):
     """A message that was accepted and not read."""
@@ -83,6 +85,7 @@ class RunReplay:
     conversation: list[StoredMessage] = field(default_factory=list)  #: its conversation, each message as it was written
     is_briefed: bool = False  #: a message was recorded in it; the first one is its brief
     state: str = "starting"
+    waits_for_room: bool = False  #: it began to wait because a spawn of it found no room
     turn: int = 0
     is_in_turn: bool = False  #: a turn began and has not ended
     turn_status: str = "completed"  #: status of the newest turn that ended
@@ -126,6 +129,8 @@ class RunReplay:
     ports: dict[str, int] = field(default_factory=dict)  #: of its newest sandbox, by name
     recorded_reports: int = 0  #: number of the sandbox's reports that are recorded
     usage: Usage = NO_USAGE
+    context_tokens: int = 0  #: input tokens of its newest reply, or of its shortened conversation, as far as known
+    looping_call: str = ""  #: the call with which a watch found the newest loop
     ended_at: datetime | None = None  #: when it ended; None while it has not
     last_event_at: datetime | None = None  #: of the newest event that a replay applies
     active_time: ActiveTime = field(default_factory=ActiveTime)  #: the part of its time that counts for its limit
@@ -182,7 +187,7 @@ class RunReplay:
     def waits_for(self) -> str:
         """Subject of its wait, empty if it works or has ended.
 
-        It is `person`, `limit`, `pause`, `mail`, `start`, `quota`, `model` or `tool`.
+        It is `person`, `limit`, `pause`, `quota`, `room`, `child` (or another run), `slot`, `mail`, `model` or `tool`.
         """
         if self.is_over:
             return ""
@@ -191,9 +196,12 @@ class RunReplay:
         if self.state == "paused":
             return "limit" if self.limit_pause is not None and self.pause is None else "pause"
         if self.state in ("idle", "starting"):
-            return "mail" if self.state == "idle" else "start"
-        if self.quota is not None and self.state == "waiting":
-            return "quota"
+            awaits_prompt = not self.turn and self.spawn_event.birth.get("persistent", False)
+            return "mail" if self.state == "idle" or awaits_prompt else "slot"
+        if self.state == "waiting":
+            return "quota" if self.quota is not None else ROOM if self.waits_for_room else "child"
+        if self.state == "stopping":
+            return ""
         return "model" if self.model_requests else "tool" if self.started_calls else ""
 
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from contextlib import suppress
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from ramet.core.errors import InvalidValue, OwnedElsewhere, StoreFailed, Unknown
@@ -39,6 +40,15 @@ class OperatorControl:
             with suppress(Unknown):
                 return runtime.handle(run)
         raise Unknown("run", run)
+
+    def streaming(self, root: str | None = None) -> dict[str, datetime]:
+        """Return when the newest part of a reply came, by run, of one tree or of all.
+
+        Only runs without an event since then are included.
+        """
+        opened = [each for runtime in list(self._runtimes) for each in runtime.open_trees().items()]
+        runs = [run for id, each in opened if root in (None, id) for run in each.tree.register.living()]
+        return {run.info.id: run.activity.streamed_at for run in runs if run.activity.streamed_at is not None}
 
     async def reach(self, run: str) -> Handle:
         """Return a handle on a run. Raises Unknown like `find`; OwnedElsewhere if a living kernel has its tree."""

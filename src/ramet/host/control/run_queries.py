@@ -10,10 +10,12 @@ import contextlib
 import fcntl
 import os
 import pathlib
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from datetime import datetime
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
 
+import msgspec
 from msgspec import Struct
 
 from ramet.core.errors import Damaged, DamagedTree, RametError, StoreFailed, Unknown
@@ -29,6 +31,7 @@ from ramet.store.contract import Store
 from ramet.store.sqlite.database_lock import is_locked
 from ramet.store.sqlite.store import SqliteStore
 
+EMPTY: Final[Mapping[str, datetime]] = MappingProxyType({})
 INTERRUPTED = "interrupted"  #: active, in a process that has ended
 PATIENCE_S = 2.0  #: wait for a kernel that is stopped or blocked: then the recorded state is used
 LOOK_S = 1.0  #: interval at which a follower of a journal checks that its kernel still exists
@@ -78,8 +81,12 @@ class RunRow(Struct, frozen=True, kw_only=True):
     result: Result | None
     agent_path: str = ""  #: of the agent of a server whose tree it is in: team and name
     ports: dict[str, int] = {}  #: of its policy, by name, while it lives
-    waits_for: str = ""  #: person, mail, start, quota, model or tool; empty if it works, or no process has it
+    #: person, limit, pause, quota, room, child, slot, mail, model or tool; empty if it works, or no process has it
+    waits_for: str = ""
     waits_until: datetime | None = None  #: the stated end of that wait
+    last_event_at: datetime | None = None  #: of its newest event, or of a newer part of a reply that streams
+    context_tokens: int = 0  #: input tokens of its newest request to a model
+    context_window: int = 0  #: the most that its model accepts; 0: unknown
     frozen_mb: float | None = None  #: MiB that its frozen process holds while it is paused; None: none is frozen
 
     @property
@@ -139,9 +146,13 @@ class JournalReader:
         live_roots: Collection[str] | None = None,
         *,
         is_alone: Callable[[], bool] = lambda: False,
+        streaming: Mapping[str, datetime] = EMPTY,
     ) -> None:
-        """Set `is_alone`, which returns whether no process writes to the journal now."""
-        self.store, self._live_roots, self._is_alone = store, live_roots, is_alone
+        """Set `is_alone`, which returns whether no process writes to the journal now.
+
+        `streaming` are the times of the newest parts of replies, by run, of which no event tells.
+        """
+        self.store, self._live_roots, self._is_alone, self._streaming = store, live_roots, is_alone, streaming
         self.damage_by_root: dict[str, Damaged] = {}  #: why trees were skipped, by their roots; "" for the journal
 
     async def __aenter__(self) -> JournalReader:
@@ -207,7 +218,7 @@ class JournalReader:
 
     async def rows(self, root: str) -> list[RunRow]:
         """Return every run of a tree, in the order of their spawns. Raises DamagedTree."""
-        return rows_of(await self.replay(root), is_active=self.is_active(root))
+        return rows_of(await self.replay(root), is_active=self.is_active(root), streaming=self._streaming)
 
     async def replay(self, root: str) -> TreeReplay:
         """Return the recorded state of a tree. Raises DamagedTree."""
@@ -238,15 +249,18 @@ class JournalReader:
         return self._live_roots is None or root in self._live_roots
 
 
-def rows_of(replay: TreeReplay, *, is_active: bool) -> list[RunRow]:
-    """Return a row for every run of a tree; `is_active` states whether a kernel has the tree active."""
+def rows_of(replay: TreeReplay, *, is_active: bool, streaming: Mapping[str, datetime] = EMPTY) -> list[RunRow]:
+    """Return a row for every run of a tree; `is_active` states whether a kernel has the tree active.
+
+    `streaming` are the times of the newest parts of replies, by run.
+    """
     children: dict[str, list[str]] = {}
     for run in replay.runs.values():
         children.setdefault(run.spawn_event.parent or "", []).append(run.id)
-    return [_row(run, tuple(children.get(run.id, ())), is_active) for run in replay.runs.values()]
+    return [_row(run, tuple(children.get(run.id, ())), is_active, streaming) for run in replay.runs.values()]
 
 
-def _row(run: RunReplay, children: tuple[str, ...], is_active: bool) -> RunRow:
+def _row(run: RunReplay, children: tuple[str, ...], is_active: bool, streaming: Mapping[str, datetime]) -> RunRow:
     spawn_event = run.spawn_event
     return RunRow(
         id=run.id,
@@ -274,6 +288,9 @@ def _row(run: RunReplay, children: tuple[str, ...], is_active: bool) -> RunRow:
         ports={} if run.is_over else run.ports,
         waits_for=run.waits_for if is_active else "",
         waits_until=run.waits_until if is_active else None,
+        last_event_at=run.last_event_at if run.is_over else streaming.get(run.id, run.last_event_at),
+        context_tokens=run.context_tokens,
+        context_window=spawn_event.window,
         frozen_mb=run.frozen_mb if is_active else None,
     )
 
@@ -284,8 +301,12 @@ async def journal_reader(working_dir: pathlib.Path) -> JournalReader:
 
     path = journal_in(working_dir)
     live_roots: Collection[str] | None = ()
+    streaming: Mapping[str, datetime] = EMPTY
     if kernel_of(path) is not None:
         live_roots = None
         with contextlib.suppress(NoKernel):  # If the kernel does not answer, open trees count as active in it.
-            live_roots = (await send_request(working_dir, ControlledTrees(), patience_s=PATIENCE_S)).get("trees", ())
-    return JournalReader(SqliteStore(path, read_only=True), live_roots, is_alone=lambda: kernel_of(path) is None)
+            answer = await send_request(working_dir, ControlledTrees(), patience_s=PATIENCE_S)
+            live_roots = answer.get("trees", ())
+            streaming = msgspec.convert(answer.get("streaming", {}), dict[str, datetime])
+    store = SqliteStore(path, read_only=True)
+    return JournalReader(store, live_roots, is_alone=lambda: kernel_of(path) is None, streaming=streaming)

@@ -225,7 +225,7 @@ class ControlSocket:
     async def _do(self, request: Request) -> dict[str, Any]:
         match request:
             case ControlledTrees():
-                return {"pid": os.getpid(), "trees": self._operator.trees()}
+                return {"pid": os.getpid(), "trees": self._operator.trees(), "streaming": self._operator.streaming()}
             case Send(run=run, text=text, dedupe_s=dedupe_s):
                 return {"mail": await self._operator.send(run, text, dedupe_s)}
             case Stop(run=run, reason=reason):

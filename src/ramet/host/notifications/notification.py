@@ -13,14 +13,21 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, LimitPaused, RunEnded
+from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, LimitPaused, RunEnded, RunLooping, RunSilent
+from ramet.core.liveness.findings import describe_finding
 from ramet.core.replay.paused_limits import raise_option
 from ramet.host.argument_preview import preview, shorten
 from ramet.host.observability.redaction import STARS, Redaction, names_secret
 from ramet.store.contract import KernelInfo
 
 #: The kind of notification that an event of this tag becomes.
-KIND_BY_TAG: Final[Mapping[str, str]] = {"approval_asked": "approval", "limit_paused": "paused", "run_ended": "ended"}
+KIND_BY_TAG: Final[Mapping[str, str]] = {
+    "approval_asked": "approval",
+    "limit_paused": "paused",
+    "run_ended": "ended",
+    "run_silent": "run_silent",
+    "run_looping": "run_looping",
+}
 KERNEL_LOST: Final = "kernel_lost"
 KINDS: Final = (*KIND_BY_TAG.values(), KERNEL_LOST)
 #: The tag of the event after which the question of an approval needs no answer any more.
@@ -33,7 +40,7 @@ class Notification(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A message to people. Fields of other kinds are empty, and are not sent."""
 
     id: str  #: the same at each attempt, and in each process
-    kind: str  #: approval | paused | ended | kernel_lost
+    kind: str  #: approval | paused | ended | run_silent | run_looping | kernel_lost
     time: datetime  #: of the event
     text: str  #: one line or two for people
     tree: str = ""  #: id of the root run
@@ -80,6 +87,8 @@ class NotificationWriter:
                 return self._of_limit(event)
             case RunEnded():
                 return self._of_end(event, with_text)
+            case RunSilent() | RunLooping():
+                return self._of_watch(event)
             case _:
                 return None
 
@@ -141,6 +150,19 @@ class NotificationWriter:
             status=status,
             error=error,
             result=self._clean(result.text) if with_text else "",
+        )
+
+    def _of_watch(self, event: RunSilent | RunLooping) -> Notification:
+        header, command = self._header(event), f"ramet show {event.run}"
+        finding = self._clean(describe_finding(event), _MAX_ERROR)
+        consequence = {"end": " It is being ended.", "pause": " It is being paused."}.get(event.action, "")
+        tool = self._clean(event.tool, _MAX_NAME) if isinstance(event, RunLooping) else ""
+        return Notification(
+            **header,
+            kind=KIND_BY_TAG[tag_of(event)],
+            text=f"{header['path']}: {finding}.{consequence}\nLook at it: {command}",
+            command=command,
+            tool=tool,
         )
 
     def _header(self, event: Event) -> dict[str, Any]:

@@ -51,6 +51,8 @@ _EVENT_FIELDS: Mapping[type[Event], tuple[str, ...]] = {
     events.PolicyDecided: ("adapter", "verdict", "child", "failed"),
     events.QuotaReached: ("model", "wait_s"),
     events.ResultReused: ("made_by",),
+    events.RunLooping: ("tool", "times", "action"),
+    events.RunSilent: ("silent_s", "waits_for", "action"),
     events.RunRetried: ("attempt", "status", "wait_s"),
     events.SandboxStarted: ("backend", "level", "attempt"),
     events.FolderLost: ("part",),

@@ -23,6 +23,7 @@ from ramet.agent.typed.to_schema import schema_of
 from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import Bug, DefinitionMissing, InvalidValue
 from ramet.core.limits import Limits
+from ramet.core.liveness.watch_settings import watch_from
 from ramet.core.policy.policy import Policy, from_json, to_public_dict
 from ramet.core.recipe import capability
 from ramet.host.serialize.references import reference_of, resolve
@@ -61,6 +62,8 @@ def recipe(agent: Agent) -> dict[str, Any]:
         data["budget_note"] = agent.budget_note
     if limits := agent.limits.as_data():
         data["limits"] = limits
+    if watch := agent.watch.as_data():
+        data["watch"] = watch
     return data
 
 
@@ -104,7 +107,7 @@ def agent_of(data: Mapping[str, Any], *, agents: Mapping[str, Agent], model: Cal
         if isinstance(hooks, Mapping) and "@object" in hooks:
             raise DefinitionMissing("hooks of", data["name"])
         fields["hooks"] = hooks
-    return Agent(limits=Limits(**data.get("limits", {})), **fields)
+    return Agent(limits=Limits(**data.get("limits", {})), watch=watch_from(data.get("watch", {})), **fields)
 
 
 def _encode_function(function: Any) -> dict[str, Any]:

@@ -18,10 +18,12 @@ from ramet.agent.history.compaction import Compaction, check_compaction
 from ramet.agent.hooks.config import HookConfig
 from ramet.agent.hooks.hooks import HookRunner
 from ramet.concurrency.clock import Clock
+from ramet.concurrency.timers import TimerQueue
 from ramet.core.arguments import check_bool, check_callable, check_instance
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import RunId, run_id
 from ramet.core.limits import SpawnLimits
+from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy.policy import Policy, to_public_dict
 from ramet.host.approvals import Inbox
@@ -128,6 +130,8 @@ class TreeFactory:
     keep_s: float | None = None
     results: KeptResults | None = None
     decide: Decide | None = None  #: asks the policy adapter
+    watch: Watch = NO_WATCH  #: of the roots, unless they have their own
+    timers: TimerQueue | None = None  #: of the watches
 
     def _keep_blob(self, run: RunInfo) -> Callable[[bytes], Awaitable[str]] | None:
         journal = self.journal
@@ -204,6 +208,8 @@ class TreeFactory:
             decide=self.decide,
             permissions=plan.permissions or NO_PERMISSIONS,
             compaction=compaction_for,
+            watch=self.watch,
+            timers=self.timers,
             grace_s=self.grace_s,
             omitted_type=plan.omitted_type,
             placement=self.sandboxes.placement(plan.children),

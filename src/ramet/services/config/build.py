@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from ramet.core.ids import safe_name
+from ramet.core.liveness.watch_settings import Watch
 from ramet.disk.state_folder import JOURNAL, state_folder
 from ramet.host.sandbox.sandboxes import BackendName
 from ramet.isolation.contract import Backend
@@ -65,6 +66,7 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
         "token": None if config.token is None else config.token.read(environ),
         "teams": config.teams,
         "notify": {name: each.target(f"notify.{name}", environ) for name, each in config.notify.items()},
+        "watch": Watch(**structs.asdict(config.watch)),
         "rules": rules_of(config),
         "talk": turn_limits(limits),
         "bundles": bundle_limits(config.bundles),

@@ -18,6 +18,7 @@ from ramet.agent.files.bounded_read import Unreadable, read_text
 from ramet.agent.files.trust import SERVER_SETTINGS
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name
+from ramet.core.liveness.watch_settings import ACTIONS, MAX_SAME_CALL
 from ramet.services.config import validators
 from ramet.services.config.notification_targets import NotifySettings, notify_of
 from ramet.services.config.settings import (
@@ -34,6 +35,7 @@ from ramet.services.config.settings import (
     StoreAdapter,
     TcpAddress,
     UnixSocket,
+    WatchSettings,
 )
 
 DEFAULT_FILE: Final = SERVER_SETTINGS
@@ -65,6 +67,7 @@ class Config(Struct, frozen=True, kw_only=True):
     bundles: BundleSettings = BundleSettings()
     installs: InstallSettings = InstallSettings()
     teams: Mapping[str, Mapping[str, float]] = {}  #: the resources that each team reserves at the start, by team name
+    watch: WatchSettings = WatchSettings()
     notify: Mapping[str, NotifySettings] = {}  #: the targets of notifications, by name
     log_level: str | None = None
     metrics: str = "operator"  #: who may see them: operator | public
@@ -124,6 +127,10 @@ SETTINGS: Final = (
     Setting("installs.timeout_s", _plain_check(validators.parse_int(1, 86_400)), number=True),
     Setting("teams", validators.team_of, many=True),
     Setting("notify", notify_of, many=True),
+    Setting("watch.silent_s", _plain_check(validators.parse_int(1, 366 * 86_400)), number=True),
+    Setting("watch.same_call", _plain_check(validators.parse_int(2, MAX_SAME_CALL)), number=True),
+    Setting("watch.on_silent", _plain_check(validators.choice_of(*ACTIONS))),
+    Setting("watch.on_loop", _plain_check(validators.choice_of(*ACTIONS))),
     Setting("working_dir", validators.folder_of),
     Setting("log_level", _plain_check(validators.level_of)),
     Setting("metrics", _plain_check(validators.choice_of("operator", "public"))),
@@ -159,6 +166,7 @@ _GROUPS: Final[Mapping[str, type[Struct]]] = {
     "retention": RetentionSettings,
     "bundles": BundleSettings,
     "installs": InstallSettings,
+    "watch": WatchSettings,
     "pods": PodSettings,
     "rules": RuleSettings,
 }

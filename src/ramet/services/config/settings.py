@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from ramet.agent.files.bounded_read import Unreadable
 from ramet.core.errors import InvalidValue
+from ramet.core.liveness.watch_settings import WatchAction
 from ramet.host.observability.redaction import STARS
 from ramet.services.config.secret_file import read_secret
 
@@ -152,6 +153,15 @@ class BundleSettings(Struct, frozen=True, kw_only=True):
     upload_bytes: int = 64_000_000  #: the size of one archive as it is uploaded
     total_bytes: int = 256_000_000  #: the size of all files of one archive
     kept_bytes: int = 10_000_000_000  #: the size of all kept bundles: files, names, and 1 KiB for each file and folder
+
+
+class WatchSettings(Struct, frozen=True, kw_only=True):
+    """The watch on runs that have none of their own (`ramet.Watch`)."""
+
+    silent_s: int | None = None
+    same_call: int | None = None
+    on_silent: WatchAction = "report"
+    on_loop: WatchAction = "report"
 
 
 class PodSettings(Struct, frozen=True, kw_only=True):

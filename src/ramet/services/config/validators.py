@@ -244,11 +244,11 @@ def level_of(field: str, value: Any) -> str:
     return value.strip().upper()
 
 
-def choice_of(first: str, second: str) -> Callable[[str, Any], str]:
+def choice_of(*choices: str) -> Callable[[str, Any], str]:
 
     def take(field: str, value: Any) -> str:
-        if value not in (first, second):
-            raise InvalidValue(field, value, f"{first} or {second}")
+        if value not in choices:
+            raise InvalidValue(field, value, " or ".join(choices))
         return str(value)
 
     return take

@@ -129,7 +129,9 @@ class RunViews:
 
     async def _rows(self, root: str) -> list[RunRow]:
         replay = await replay_tree(self._store, root, page=PAGE)
-        rows = rows_of(replay, is_active=root in self._journal.living or await self._is_elsewhere(root))
+        is_here = root in self._journal.living
+        streaming = self._steering.streaming(root) if is_here else {}
+        rows = rows_of(replay, is_active=is_here or await self._is_elsewhere(root), streaming=streaming)
         path = self._agent_paths().get(root)
         return rows if path is None else [replace(row, agent_path=path) for row in rows]
 

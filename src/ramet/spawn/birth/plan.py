@@ -20,6 +20,7 @@ from ramet.agent.toolset import Toolset, resolve_tools
 from ramet.core.errors import InvalidValue, SpawnRefused, Unknown
 from ramet.core.ids import ROOT_NAME, safe_name
 from ramet.core.limits import NO_LIMITS, RESOURCES, Limits, SpawnLimits
+from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.core.policy.decision import PolicyDecision
 from ramet.core.policy.policy import Grant, Policy, resolve_root_policy
 from ramet.isolation.linux.beneath import open_without_links
@@ -51,6 +52,7 @@ class Plan:
     toolset: Toolset
     system: tuple[BaseMessage, ...]
     cwd: pathlib.Path
+    watch: Watch = NO_WATCH
     isolation: str | None = None
     grant: Grant | None = None
     step_ceiling: Grant | None = None
@@ -122,6 +124,7 @@ def plan_birth(
         toolset=toolset,
         system=system,
         cwd=cwd,
+        watch=request.watch.over(agent.watch).over(parent.watch),
         isolation=isolation,
         grant=grant,
         policy_ceiling=ceiling,
@@ -154,6 +157,7 @@ def plan_root(
         toolset=resolve_tools(agent, tools, may_spawn=may_spawn, is_child=False, own=services.own_tools(agent, cwd)),
         system=system_messages(agent, cwd, services),
         cwd=cwd,
+        watch=request.watch.over(agent.watch).over(services.watch),
         grant=resolve_root_policy(request.policy) if request.policy is not None and not composed else None,
         policy_ceiling=ceiling,
         decision=decision,

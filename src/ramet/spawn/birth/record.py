@@ -48,6 +48,8 @@ def to_data(
         "persistent": run.persistent,
         "key": key_of(request),
     }
+    if run.watch.is_active:
+        spawn_data["watch"] = run.watch.as_data()
     if request.request_key:
         spawn_data["asked"] = request.request_key
     if run.worktree is not None:

@@ -10,12 +10,15 @@ from langchain_core.messages import AIMessage, AIMessageChunk
 
 from ramet.agent.hooks.config import gates_of
 from ramet.agent.loop import MAX_TURNS
+from ramet.concurrency.activity import RunActivity
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.mailbox import Mailbox
 from ramet.concurrency.slots import Slot
+from ramet.concurrency.timers import TimerQueue
 from ramet.core.budget import Budget
 from ramet.core.errors import InvalidValue
 from ramet.core.lifecycle import Fact
+from ramet.core.replay.run_replay import ROOM
 from ramet.spawn.admission import AdmissionSlot
 from ramet.spawn.birth.plan import Plan, spawnable
 from ramet.spawn.grants import mount_roots_of
@@ -25,6 +28,7 @@ from ramet.spawn.limits.budget_note import budget_note
 from ramet.spawn.limits.waits import LimitWaits
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run, RunSandbox
+from ramet.spawn.watches.run_watch import Act, RunWatch
 from ramet.tools.agents.agents import agent_tool
 from ramet.tools.context import ToolUseContext, Tree
 from ramet.tools.model_request import ModelRequest
@@ -37,9 +41,12 @@ if TYPE_CHECKING:
 class RunBuilder:
     """The builder of one tree's runs."""
 
-    def __init__(self, register: RunRegistry, supervisor: Supervisor, *, tree: Tree) -> None:
+    def __init__(self, register: RunRegistry, supervisor: Supervisor, *, tree: Tree, watch_actions: Act) -> None:
         self._register, self._supervisor, self._tree = register, supervisor, tree
         self._services, self._limit_waits = register.services, LimitWaits(register, supervisor)
+        shared_timers = register.services.timers
+        self._timers = shared_timers if shared_timers is not None else TimerQueue(register.services.clock)
+        self._watch_actions = watch_actions
 
     def build(
         self,
@@ -54,15 +61,16 @@ class RunBuilder:
         agent, request, services = plan.agent, plan.request, self._services
         if parent is not None and agent.model is None:
             ask, label, model = parent.context.ask, parent.model, parent.agent.model
-            compaction = parent.compaction
+            compaction, window = parent.compaction, parent.window
             agent = agent.replace(model=model) if model is not None else agent
         elif agent.model is not None:
             ask, label, window = services.model(agent.model)
             compaction = services.compaction(window)
         else:
-            ask, label, compaction = no_model, "", None
+            ask, label, compaction, window = no_model, "", None, None
         gates = parent.gates if parent is not None else ()
         background = request.background if request.background is not None else agent.background
+        activity = RunActivity(services.record, services.clock)
         context = ToolUseContext(
             run=info,
             ask=ask,
@@ -71,7 +79,7 @@ class RunBuilder:
             abort=abort,
             mailbox=Mailbox(info.path),
             budget=budget,
-            record=services.record,
+            record=activity.record,
             durable=services.durable,
             confirm_ownership=services.confirm_ownership,
             tree=self._tree,
@@ -96,10 +104,13 @@ class RunBuilder:
             parent=parent,
             request=request,
             context=context,
+            activity=activity,
             admission_slot=admission_slot,
             limits=plan.limits,
             max_turns=agent.max_turns or (parent.max_turns if parent is not None else MAX_TURNS),
             model=label,
+            window=window,
+            watch=plan.watch,
             background=background or request.detached,
             detached=request.detached,
             rights=(*parent.rights, plan.toolset) if parent is not None else (plan.toolset,),
@@ -113,6 +124,8 @@ class RunBuilder:
             ),
             time_started_at=services.clock.monotonic(),
         )
+        if run.watch.is_active:
+            activity.watcher = RunWatch(run, services.clock, self._timers, self._watch_actions)
         inherited = parent is not None and parent.context.budget_note is not None
         if agent.budget_note or (agent.budget_note is None and inherited):
             context.budget_note = partial(budget_note, run, self._register.limits)
@@ -138,6 +151,7 @@ class RunBuilder:
     def _pass_on(self, run: Run, chunk: AIMessageChunk) -> None:
         """Pass a chunk on to readers; its text is partial output until the whole reply is recorded."""
         run.turn.streamed_text.append(chunk.text)
+        run.activity.on_chunk()
         self._services.feed(run.info, chunk, f"{run.info.id}:{run.context.steps}")
 
     def _record_waiting(self, run: Run, waits: bool) -> None:
@@ -146,7 +160,7 @@ class RunBuilder:
         elif is_halted(run):
             self._supervisor.apply_fact(run, Fact.PAUSE_BEGAN, pause_reason(run))
         else:
-            self._supervisor.apply_fact(run, Fact.WAIT_BEGAN)
+            self._supervisor.apply_fact(run, Fact.WAIT_BEGAN, ROOM if run.activity.room_waits else "")
 
 
 @lru_cache(maxsize=256)

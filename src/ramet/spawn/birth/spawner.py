@@ -38,6 +38,7 @@ from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.run_folder import create_folder
+from ramet.spawn.watches.run_watch import Act
 from ramet.tools.context import Tree, current_call
 from ramet.tools.run_info import RunInfo
 from ramet.tools.spawn_request import SpawnRequest
@@ -51,10 +52,10 @@ _AGENT_USAGE = Usage(agents=1)
 class Spawner:
     """The spawner of one tree's runs; there is no other way to spawn."""
 
-    def __init__(self, register: RunRegistry, supervisor: Supervisor, *, tree: Tree) -> None:
+    def __init__(self, register: RunRegistry, supervisor: Supervisor, *, tree: Tree, watch_actions: Act) -> None:
         self._register, self._supervisor = register, supervisor
         self._services = register.services
-        self.builder = RunBuilder(register, supervisor, tree=tree)
+        self.builder = RunBuilder(register, supervisor, tree=tree, watch_actions=watch_actions)
 
     async def spawn(self, parent: Run, request: SpawnRequest, slot: Slot | None = None) -> Run:
         """Spawn a child of `parent`, or raise and leave nothing behind.
@@ -215,6 +216,7 @@ class Spawner:
         """
         admission = asyncio.ensure_future(self._register.admission.admit(parent, plan.share))
         call = current_call.get(None)
+        parent.activity.room_waits += 1
         try:
             await (admission if slot is None else slot.while_waiting(admission, key=call.step_id if call else None))
         except BaseException:
@@ -222,6 +224,8 @@ class Spawner:
                 self._register.admission.release(admission.result())
             admission.cancel()
             raise
+        finally:
+            parent.activity.room_waits -= 1
         return admission.result()
 
     # ---- after admission: nothing here waits except the worktree
@@ -329,6 +333,7 @@ def _record_spawn(run: Run, plan: Plan, spawn_data: dict[str, Any]) -> None:
         background=run.background,
         detached=run.detached,
         session=run.info.session,
+        window=run.window or 0,
         birth=spawn_data,
     )
     missing_tools = [*plan.toolset.unknown, *(f"{name} (not for this run)" for name in plan.toolset.withheld)]

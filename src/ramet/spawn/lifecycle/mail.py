@@ -16,7 +16,7 @@ from ramet.spawn.grants import check_room_below
 from ramet.spawn.lifecycle.supervisor import MAX_WAKES, Supervisor
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
-from ramet.tools.agents.report_framing import notification
+from ramet.tools.agents.report_framing import notification, watch_notice
 
 
 class MailRouter:
@@ -95,6 +95,15 @@ class MailRouter:
         self._push(
             ancestor, Mail(id=f"end:{run.info.id}:{run.activations}", sender=run.info.path, text=text, kind="notice")
         )
+        self._supervisor.wake_or_end(ancestor)
+
+    def report_watch(self, run: Run, mail_id: str, finding: str) -> None:
+        """Notify the nearest living run above of what a watch found about a run: of each finding once."""
+        ancestor = self._living_ancestor(run)
+        if ancestor is None or ancestor.state is State.STOPPING or ancestor.agent.function is not None:
+            return
+        text = watch_notice(finding, run=run.info.id, name=run.name, path=run.info.path)
+        self._push(ancestor, Mail(id=mail_id, sender=run.info.path, text=text, kind="notice"))
         self._supervisor.wake_or_end(ancestor)
 
     def await_idle(self, run: Run, mail_id: str, asker_id: str) -> None:
@@ -205,7 +214,7 @@ class MailRouter:
                 raise MailRefused(run.info.path, str(refusal)) from refusal
         run.admission_slot, run.background = slot, True
         run.context.abort = AbortController(ancestor.context.abort)
-        run.context.record = self._register.services.record  # It was fenced off at its end.
+        run.context.record = run.activity.record  # It was fenced off at its end.
         run.reactivate()
         self._register.reopen(run, ancestor)
         run.context.mailbox.reopen()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection
+from typing import TypedDict
 
 from ramet.core.lifecycle import Fact, State
 from ramet.core.outcome import Status
@@ -21,6 +22,13 @@ Tell = Callable[[Run, Fact, str], None]
 End = Callable[[Run], Awaitable[None]]
 
 
+class StopOptions(TypedDict, total=False):
+    """Details of the record of a stop, besides its reason."""
+
+    out_of_time: Run | None
+    error_type: str
+
+
 async def stop_all(
     tops: Collection[Run],
     reason: str,
@@ -30,12 +38,13 @@ async def stop_all(
     end: End,
     grace_s: float,
     out_of_time: Run | None = None,
+    error_type: str = "Aborted",
 ) -> StopReceipt:
     """Stop `tops` and everything that ends with them; on return they have ended, or wait for the caller itself.
 
     A run that is already being stopped keeps the reason and the status of its first stop: a child whose time ends while
     it is stopped with its parent has no timeout of its own. With the status `timeout`, or if `out_of_time` is given,
-    each record names the run whose time was over.
+    each record names the run whose time was over. `error_type` is the type of the error of each of `tops`.
 
     `tell` moves a run in its lifecycle. `end` ends a run that is idle or ignores cancelling: the run is fenced off,
     whatever its task still does.
@@ -52,7 +61,11 @@ async def stop_all(
             if run.turn.stop_result is None or run.state is not State.STOPPING:
                 own_status = status if run is top_run else Status.CANCELLED
                 run.turn.stop_result = cancelled_result(
-                    run, own_status, message, scope=over.info.path if over is not None else None
+                    run,
+                    own_status,
+                    message,
+                    scope=over.info.path if over is not None else None,
+                    error_type=error_type if run is top_run else "Aborted",
                 )
             tell(run, Fact.STOP_ASKED if run is top_run else Fact.PARENT_STOPS, message)
     waiting_ids = _runs_waiting_for_this(runs_to_stop)

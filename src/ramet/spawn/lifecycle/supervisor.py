@@ -10,6 +10,7 @@ import contextvars
 import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
+from typing import Unpack
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
@@ -18,7 +19,7 @@ from ramet.core.events import Event, RunEnded, RunResumed, StateChanged, TimeSta
 from ramet.core.lifecycle import TERMINAL_STATES, Effect, Fact, Next, State, next_after, step
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.spawn.lifecycle.run_results import recorded_form, reported_result, result_of
-from ramet.spawn.lifecycle.stop import stop_all, wait_for_ends
+from ramet.spawn.lifecycle.stop import StopOptions, stop_all, wait_for_ends
 from ramet.spawn.lifecycle.time_stops import TimeStops
 from ramet.spawn.lifecycle.tree_pauses import TreePauses
 from ramet.spawn.lifecycle.turn import record_interrupted, repair_history, run_turn, start_hook_messages
@@ -322,14 +323,13 @@ class Supervisor:
 
     # ---- stopping
 
-    async def stop(self, run: Run, reason: str, status: Status = Status.CANCELLED) -> StopReceipt:
-        """Stop a run and all runs below it, and wait until they have ended.
-
-        `left` names threads that could not be ended.
-        """
+    async def stop(
+        self, run: Run, reason: str, status: Status = Status.CANCELLED, *, error_type: str = "Aborted"
+    ) -> StopReceipt:
+        """Stop a run and all runs below it, and wait until they have ended. `left` names threads that remain."""
         if not run.is_living:
             return StopReceipt(())
-        return await self._stop_all([run], reason, status)
+        return await self._stop_all([run], reason, status, error_type=error_type)
 
     async def stop_tree(self, reason: str) -> StopReceipt:
         """Stop every run of the tree, including runs that may outlive their parents."""
@@ -373,7 +373,7 @@ class Supervisor:
                 if isinstance(event, RunEnded) and (had_ended or not run.is_living):
                     return
 
-    async def interrupt(self, run: Run, reason: str) -> None:
+    async def interrupt(self, run: Run, reason: str, *, error_type: str = "Aborted") -> None:
         """End the turn of a session's root, not the root.
 
         The history stays valid, and the root accepts the next prompt.
@@ -381,7 +381,7 @@ class Supervisor:
         task = run.task
         if task is None or task.done() or task is asyncio.current_task():
             return
-        interruption = run.turn.stop_result = cancelled_result(run, Status.CANCELLED, reason)
+        interruption = run.turn.stop_result = cancelled_result(run, Status.CANCELLED, reason, error_type=error_type)
         task.cancel()  # Before its children end, or it would continue with their results.
         await self._stop_all([each for each in run.attached_children() if not each.background], reason)
         await wait_for_ends([run], self._services.grace_s)
@@ -392,7 +392,7 @@ class Supervisor:
                 await self._services.durable()
 
     async def _stop_all(
-        self, tops: list[Run], reason: str, status: Status = Status.CANCELLED, *, out_of_time: Run | None = None
+        self, tops: list[Run], reason: str, status: Status = Status.CANCELLED, **options: Unpack[StopOptions]
     ) -> StopReceipt:
         receipt = await stop_all(
             tops,
@@ -401,7 +401,7 @@ class Supervisor:
             tell=self.apply_fact,
             end=self._fence_off,
             grace_s=self._services.grace_s,
-            out_of_time=out_of_time,
+            **options,
         )
         if self._orphan_ends:
             await asyncio.wait(self._orphan_ends, timeout=ORPHAN_END_S)

@@ -38,7 +38,11 @@ class TimeStops:
         While the run does nothing else, it has no slot, and its time stands. `is_counted` says that the slot counts the
         waiting call.
         """
-        return await run.context.wait_without_slot(self._stop_during(run, wait), is_counted=is_counted)
+        run.activity.quota_waits += 1
+        try:
+            return await run.context.wait_without_slot(self._stop_during(run, wait), is_counted=is_counted)
+        finally:
+            run.activity.quota_waits -= 1
 
     @contextmanager
     def standstill(self, run: Run) -> Iterator[None]:

@@ -254,7 +254,9 @@ class GuestRequests:
 
     async def _runs_reply(self) -> Reply:
         views = await self._tree.list_runs(self._run.context)
-        return Reply(answer_data.Runs(runs=tuple(answer_data.RunSummary(**each._asdict()) for each in views[:1_000])))
+        names = answer_data.RunSummary.__struct_fields__
+        summaries = (answer_data.RunSummary(**{name: getattr(each, name) for name in names}) for each in views[:1_000])
+        return Reply(answer_data.Runs(runs=tuple(summaries)))
 
     async def _create_agent(self, _request: guest_to_host.CreateAgent, body: bytes) -> Reply:
         entry = json_object(body, "recipe", max_bytes=MAX_BYTES)

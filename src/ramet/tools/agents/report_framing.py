@@ -62,6 +62,14 @@ def notification(result: Result, *, run: str, name: str, path: str) -> str:
     )
 
 
+def watch_notice(finding: str, *, run: str, name: str, path: str) -> str:
+    """Return what a watch found about a living run, for its parent's mailbox: data, as a notification of an end is."""
+    return (
+        f'<task-notification task_id="{run}" name="{escape(name)}" path="{escape(path)}" status="running">\n'
+        f"Agent {neutralise(name)[0]} has not ended, but {neutralise(finding)[0]}.\n</task-notification>"
+    )
+
+
 def message(text: str, *, sender: str, mail_id: str) -> str:
     """Return mail from another agent, framed with the sender that the host set."""
     body, imitated = neutralise(text)
