@@ -24,10 +24,12 @@ from ramet.core.events import (
     MessageRecorded,
     ModelRetried,
     Notice,
+    PauseEnded,
     PolicyDecided,
     QuotaReached,
     RunEnded,
     RunLooping,
+    RunPaused,
     RunResumed,
     RunRetried,
     RunSilent,
@@ -90,6 +92,11 @@ def _line(event: Event, model: TreeModel) -> Line | None:
         case LimitPaused():
             refusal = f"{event.resource} asked {event.asked:g}, left {event.left:g}"
             return Line(f"paused at the limit of {event.scope}: {refusal}; see ramet raise", True)
+        case RunPaused():
+            cut = ", its work is cut" if event.now else ""
+            return Line("paused by a person" + (f": {one_line(event.reason)}" if event.reason else "") + cut, True)
+        case PauseEnded():
+            return Line("goes on after a pause by a person")
         case LimitsRaised():
             return Line("limits raised by " + ", ".join(f"{name} {more:g}" for name, more in event.add.items()))
         case RunSilent() | RunLooping():
