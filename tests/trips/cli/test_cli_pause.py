@@ -1,4 +1,4 @@
-"""`ramet pause` and `ramet unpause`: runs are paused from another process, through a folder and through a server alike."""
+"""`ramet pause` and `ramet unpause`: from another process, through a folder and through a server alike."""
 
 from __future__ import annotations
 

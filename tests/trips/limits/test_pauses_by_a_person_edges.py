@@ -108,6 +108,25 @@ async def test_a_paused_tree_can_be_stopped(way: str) -> None:
             assert (await next_turn).value == "done"
 
 
+async def test_a_caller_that_does_not_wait_learns_who_is_paused() -> None:
+    """The result is not final; the turn goes on after the pause, and its result comes later."""
+    gate = Gate()
+    async with Session(ScriptedModel(digging), [gate.tool], agents=[DIGGER]) as session:
+        turn = asyncio.create_task(session.ask("go", on_pause="return"))
+        await gate.entered.wait()
+        await session.handle("main/digger").pause("lunch")
+        gate.open.set()
+        result = await turn
+        assert (result.status, result.exit_code) == (Status.PAUSED, 7)
+        assert result.error is not None
+        assert (result.error.type, result.error.scope) == ("RunPaused", "main/digger")
+        assert result.error.message == "by a person: lunch"
+        await session.handle("main/digger").resume()
+        final = await session.wait_for_turn()
+        assert final is not None
+        assert final.value == "done"
+
+
 async def test_mail_to_a_paused_run_is_kept_and_read_afterwards() -> None:
     """An idle session that is paused reads what came, in order, when the pause ends."""
     model = ScriptedModel(["one", "two"])

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from ramet import Agent, AgentRuntime, AgentScheduler, Limits, Policy
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import InvalidValue, RametError, Unknown
+from ramet.core.ids import RunId
 from ramet.core.schedules import ticks
 from ramet.core.schedules.schedule import Cron, FunctionTarget
 from ramet.core.schedules.ticks import Claim, Due, ScheduleRecord, TickResult, TickStatus
@@ -351,6 +352,26 @@ async def test_overlap_allow_runs_ticks_concurrently(
     scheduled.GATE.set()
 
     assert sorted(tick_times(await scheduler_harness.wait_ended(view.id, 2))) == [60, 120]
+
+
+async def test_a_paused_run_of_a_schedule_counts_as_running(
+    scheduler_harness: SchedulerHarness, scheduler: AgentScheduler
+) -> None:
+    """Its ticks are skipped as long as it is paused, and run again after its end."""
+    view = await scheduler.schedule_agent_interval(60, scheduled.waits, in_process=True)
+    await scheduler_harness.pass_time(60)
+    await eventually(lambda: scheduled.CALLS == ["began"])
+    (running,) = await scheduler_harness.results(view.id)
+    assert running.run is not None
+    tree = scheduler_harness.runtime.trees[RunId(running.run)].tree
+    handle = tree.handle(tree.register.find(running.run))
+    await handle.pause("lunch")
+    await scheduler_harness.pass_time(120)
+    assert (await scheduler.list())[0].skipped == 2
+    await handle.resume()
+    scheduled.GATE.set()
+    await scheduler_harness.wait_ended(view.id, 1)
+    assert scheduled.CALLS == ["began", "ended"]
 
 
 # ---- steering
