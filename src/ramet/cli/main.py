@@ -43,7 +43,6 @@ _COMMANDS = {
     "stop": "operate.control:run_control_command",
     "tree": "operate.ps:tree",
     "trust": "commands.trust:trust",
-    "unpause": "operate.pause:run_pause_command",
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 
 from ramet.cli.ask.facts import AskFacts, ask_facts, resume_options
 from ramet.cli.errors import FAILURE, ambiguous_prefix, print_error, set_up_logging
+from ramet.cli.operate.pause import run_pause_command
 from ramet.cli.paths import user_dir
 from ramet.cli.pauses.amounts import amounts
 from ramet.cli.pauses.handler import PauseHandler
@@ -26,12 +28,14 @@ from ramet.cli.render.console import console, print_note
 from ramet.cli.render.report import print_result
 from ramet.cli.render.views import View
 from ramet.cli.run import WatchedTree, make_importable, print_value, wait_for_all
+from ramet.cli.sources.choose import SERVER
+from ramet.cli.values import parse_folder
 from ramet.core.errors import DamagedTree, DefinitionMissing, InvalidValue, Unknown
 from ramet.core.events import Event
 from ramet.core.lifecycle import State
 from ramet.core.limits import Limits
 from ramet.core.outcome import Result, Status
-from ramet.host.control.run_queries import journal_in
+from ramet.host.control.run_queries import journal_in, kernel_of
 from ramet.host.journal.journal import TREES, Journal
 from ramet.host.recovery.resume import ResumeOptions, UnfinishedTree, unfinished_trees
 from ramet.host.runtime import AgentRuntime
@@ -45,12 +49,28 @@ from ramet.spawn.run import Run
 def resume(options: Namespace) -> int:
     """Resume unfinished trees; return the worst of the exit statuses, 1 if one could not be resumed."""
     fields: dict[str, Any] = amounts(options)
+    if _has_kernel(options):
+        if fields:
+            raise InvalidValue(f"--{next(iter(fields))}", options.id, "ramet raise: a kernel has this tree")
+        return asyncio.run(run_pause_command(options))
+    options.dir = options.dir or parse_folder(".")
     if fields and options.id is None:
         raise InvalidValue("ID", None, "with an amount, the run whose limit is raised")
     journal_in(options.dir)
     set_up_logging()
     make_importable(options.dir)
     return asyncio.run(_resume(options, Limits(**fields)))
+
+
+def _has_kernel(options: Namespace) -> bool:
+    """Return whether a kernel has what is to go on; without a name or --all, trees go on in this process."""
+    if options.server is not None or options.all:
+        return True
+    if options.id is None:
+        return False
+    if options.dir is None and os.environ.get(SERVER, "").strip():
+        return True
+    return kernel_of(journal_in(options.dir or parse_folder("."))) is not None
 
 
 async def _resume(options: Namespace, add: Limits) -> int:
@@ -176,7 +196,7 @@ class Resumption:
             if each.info.id == run:
                 await runtime.trees[root.run.info.root].tree.handle(each).resume()
             else:
-                print_note(f"{each.path} stays paused by a person; to go on: ramet unpause {each.info.id}")
+                print_note(f"{each.path} stays paused by a person; to go on: ramet resume {each.info.id}")
 
     async def wait(self) -> None:
         """Wait until each tree has a result, or is paused while nobody raises its limit."""

@@ -164,13 +164,16 @@ def _add_run_commands(add: Add) -> None:
     run.add_argument("--quiet", action="store_true", help="print only the value and errors")
     resume = add(
         "resume",
-        "[ID] [--calls N | --usd X | …] [--dir DIR]",
-        "resume the trees that a killed kernel left unfinished",
-        "Waits until they end, and prints each result. With an amount, the limit at which ID is paused is raised "
-        "before; a repeated command counts once for each pause.",
+        f"[ID] [--calls N | --usd X | …] | --all {WHERE}",
+        "resume paused runs, and the trees that a killed kernel left unfinished",
+        "Where a kernel runs, a run that was paused there goes on. Where none runs, unfinished trees go on in this "
+        "process: it waits until they end, and prints each result. With an amount, the limit at which ID is paused is "
+        "raised before; a repeated command counts once for each pause.",
         runs=True,
+        anywhere=True,
     )
-    resume.add_argument("id", nargs="?", type=parse_name, metavar="ID", help="only the tree of this run")
+    resume.add_argument("id", nargs="?", type=parse_name, metavar="ID", help="only this run, or its unfinished tree")
+    resume.add_argument("--all", action="store_true", help="every tree that is paused at a kernel")
     _add_amounts(resume)
     resume.add_argument("--quiet", action="store_true", help="print only results and errors")
     gc = add(
@@ -261,21 +264,17 @@ def _add_control(add: Add) -> None:
     _add_amounts(more)
     more.add_argument("--seconds", type=parse_number, metavar="S", help="time")
     more.add_argument("--key", type=parse_name, metavar="KEY", help="a repeated command with the same key adds nothing")
-    for verb, usage, summary, details in (
-        (
-            "pause",
-            f"ID | --all [--reason TEXT] [--now] {WHERE}",
-            "pause a run and all runs below it",
-            "What is under way ends, and nothing new begins until `ramet unpause`.",
-        ),
-        ("unpause", f"ID | --all {WHERE}", "let a paused run go on", "So do the runs below it that are not paused."),
-    ):
-        each = add(verb, usage, summary, details, anywhere=True)
-        each.add_argument("id", nargs="?", type=parse_name, metavar="ID", help="the run")
-        each.add_argument("--all", action="store_true", help="every tree that is active now")
-        if verb == "pause":
-            each.add_argument("--reason", default="", metavar="TEXT", help="the reason, which is on record")
-            each.add_argument("--now", action="store_true", help="cut what is under way")
+    pause = add(
+        "pause",
+        f"ID | --all [--reason TEXT] [--now] {WHERE}",
+        "pause a run and all runs below it",
+        "What is under way ends, and nothing new begins until `ramet resume`.",
+        anywhere=True,
+    )
+    pause.add_argument("id", nargs="?", type=parse_name, metavar="ID", help="the run")
+    pause.add_argument("--all", action="store_true", help="every tree that is active now")
+    pause.add_argument("--reason", default="", metavar="TEXT", help="the reason, which is on record")
+    pause.add_argument("--now", action="store_true", help="cut what is under way")
     cp = add(
         "cp",
         f"ID PATH [TO] {WHERE}",

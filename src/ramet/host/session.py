@@ -51,7 +51,7 @@ from ramet.spawn.run import Run
 from ramet.tools.agents.agents import spawning_tools
 from ramet.tools.context import ToolUseContext
 from ramet.tools.functions import as_tools
-from ramet.tools.run_info import PauseReceipt, RunView, StopReceipt
+from ramet.tools.run_info import RunView, StopReceipt
 from ramet.tools.spawn_request import SpawnRequest
 from ramet.tools.workers.process_tools import check_tools
 
@@ -430,14 +430,6 @@ class Session(Generic[T]):
         """Add to the limits of the whole tree, and return the new ones: see `Handle.raise_limits`."""
         return await self._open_tree.tree.handle(self._root).raise_limits(add, key=key)
 
-    async def pause(self, reason: str = "", *, now: bool = False) -> PauseReceipt:
-        """Pause the whole tree: see `Handle.pause`."""
-        return await self._open_tree.tree.handle(self._root).pause(reason, now=now)
-
-    async def end_pause(self) -> None:
-        """Let the tree go on after `pause`: see `Handle.resume`. (`Session.resume` continues a recorded session.)"""
-        await self._open_tree.tree.handle(self._root).resume()
-
     async def interrupt(self, reason: str = "interrupted by the user") -> None:
         """End the running turn, keeping the agent, its history and its background children."""
         await self._open_tree.tree.supervisor.interrupt(self._root, reason)
@@ -546,8 +538,8 @@ class Session(Generic[T]):
         """Return every run of the tree, in order of path."""
         return self._open_tree.tree.views()
 
-    def handle(self, target: str) -> Handle:
-        """Return a handle on a run of the tree by id, path or name. Raises Unknown."""
+    def handle(self, target: str = ROOT_NAME) -> Handle:
+        """Return a handle on a run of the tree, its root by default, by id, path or name. Raises Unknown."""
         tree = self._open_tree.tree
         return tree.handle(tree.register.find(target))
 

@@ -15,7 +15,7 @@ from ramet.core.outcome import Result, T, Usage
 from ramet.host.loop_thread import refuse_in_loop
 from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session, sandboxed_children
-from ramet.tools.run_info import PauseReceipt, StopReceipt
+from ramet.tools.run_info import StopReceipt
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -93,14 +93,6 @@ class SyncSession(Generic[T]):
     def ask(self, text: str, *, on_pause: Literal["wait", "return"] = "wait") -> Result[T]:
         """Work on a prompt and return the result of the turn, as `Session.ask` does."""
         return self._call(self._session.ask(text, on_pause=on_pause))
-
-    def pause(self, reason: str = "", *, now: bool = False) -> PauseReceipt:
-        """Pause the whole tree, as `Session.pause` does."""
-        return self._call(self._session.pause(reason, now=now))
-
-    def end_pause(self) -> None:
-        """Let the tree go on, as `Session.end_pause` does."""
-        self._call(self._session.end_pause())
 
     def raise_limits(self, add: Limits, *, key: str = "") -> Limits:
         """Add to the limits of the whole tree, as `Session.raise_limits` does."""

@@ -1,4 +1,4 @@
-"""`ramet pause` and `ramet unpause`: from another process, through a folder and through a server alike."""
+"""`ramet pause` and `ramet resume`: from another process, through a folder and through a server alike."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def test_a_run_is_paused_shown_and_goes_on(served_folder: ServedFolder, so
     (row,) = [json.loads(line) for line in (await served_folder.on(source, "ps", "--json")).out.splitlines()]
     drawn = await served_folder.on(source, "tree", handle.id)
     logs = await served_folder.on(source, "logs", handle.id)
-    resumed = await served_folder.on(source, "unpause", handle.id)
+    resumed = await served_folder.on(source, "resume", handle.id)
 
     assert (await handle.result()).value == "All is done."
     assert (paused.status, paused.out) == (0, "still at work, and pauses then: main\n")
@@ -58,7 +58,7 @@ async def test_all_trees_are_paused_and_go_on(served_folder: ServedFolder, sourc
 
     paused = await served_folder.on(source, "pause", "--all", "--now", "--json")
     await eventually(lambda: all(handle.view().state == "paused" for handle in handles))
-    resumed = await served_folder.on(source, "unpause", "--all", "--json")
+    resumed = await served_folder.on(source, "resume", "--all", "--json")
 
     assert [(await handle.result()).value for handle in handles] == ["All is done."] * 2
     assert {json.loads(line)["run"] for line in paused.out.splitlines()} == {handle.id for handle in handles}
@@ -73,7 +73,7 @@ async def test_all_trees_are_paused_and_go_on(served_folder: ServedFolder, sourc
         ("pause", "--all"),
         ("pause RUN --all", "--all"),
         ("pause nope", "nope"),
-        ("unpause nope", "nope"),
+        ("resume nope", "nope"),
         (f"pause RUN --reason {'x' * 1_001}", "reason"),
     ],
 )

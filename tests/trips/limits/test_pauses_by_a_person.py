@@ -51,7 +51,7 @@ async def test_a_call_under_way_ends_and_nothing_new_begins_before_the_end_of_th
     async with Session(ScriptedModel([Call("gate", {}), "done"]), [gate.tool]) as session:
         turn = asyncio.create_task(session.ask("go"))
         await gate.entered.wait()
-        receipt = await session.pause("lunch")
+        receipt = await session.handle().pause("lunch")
         assert receipt == ((), ("main",))
         assert states(session) == {"main": "running"}
         gate.open.set()
@@ -60,7 +60,7 @@ async def test_a_call_under_way_ends_and_nothing_new_begins_before_the_end_of_th
         assert len(of_kind(session_events(session), ModelAsked)) == 1
         assert has_no_reservation(session)
         assert not session.context.slot.is_held
-        await session.end_pause()
+        await session.handle().resume()
         assert (await turn).value == "done"
         (began,) = of_kind(session_events(session), RunPaused)
         assert (began.path, began.reason, began.now) == ("main", "lunch", False)
@@ -145,7 +145,7 @@ async def transcripts_of(folder: pathlib.Path, place: str, moment: str = "") -> 
             await eventually(lambda: tree.tree.register.is_paused)
             assert has_no_reservation(session)
             assert tree.tree.register.slots.in_use == 0
-            await session.end_pause()
+            await session.handle().resume()
         assert (await turn).value == "done"
         assert has_no_reservation(session)
         if moment:

@@ -54,13 +54,13 @@ async def test_a_run_goes_on_when_neither_it_nor_a_run_above_it_is_paused() -> N
         await gate.entered.wait()
         child = session.handle("main/digger")
         await child.pause("mine")
-        await session.pause("all")
+        await session.handle().pause("all")
         with pytest.raises(InvalidValue, match="reason"):
             await child.pause("two\nlines")
         gate.open.set()
         await paused(session, "main/digger")
         assert states(session) == {"main": "paused", "main/digger": "paused"}
-        await session.end_pause()
+        await session.handle().resume()
         await eventually(lambda: states(session)["main"] == "waiting")
         assert states(session) == {"main": "waiting", "main/digger": "paused"}
         await child.resume()
@@ -78,11 +78,11 @@ async def test_a_run_below_a_paused_one_is_not_resumed_alone() -> None:
         await gate.entered.wait()
         child = session.handle("main/digger")
         await child.resume()
-        await session.pause()
+        await session.handle().pause()
         with pytest.raises(InvalidValue, match="main, which is paused with all below it"):
             await child.resume()
-        await session.pause()
-        await session.end_pause()
+        await session.handle().pause()
+        await session.handle().resume()
         gate.open.set()
         assert (await turn).value == "done"
         assert len(of_kind(session_events(session), RunPaused)) == 1
@@ -95,7 +95,7 @@ async def test_a_paused_tree_can_be_stopped(way: str) -> None:
     async with Session(ScriptedModel(digging), [gate.tool], agents=[DIGGER]) as session:
         turn = asyncio.create_task(session.ask("go"))
         await gate.entered.wait()
-        await session.pause()
+        await session.handle().pause()
         gate.open.set()
         await paused(session, "main/digger")
         await getattr(session, way)()
@@ -104,7 +104,7 @@ async def test_a_paused_tree_can_be_stopped(way: str) -> None:
         if way == "interrupt":
             next_turn = asyncio.create_task(session.ask("go"))
             await paused(session)
-            await session.end_pause()
+            await session.handle().resume()
             assert (await next_turn).value == "done"
 
 
@@ -132,11 +132,11 @@ async def test_mail_to_a_paused_run_is_kept_and_read_afterwards() -> None:
     model = ScriptedModel(["one", "two"])
     async with Session(model, []) as session:
         await session.ask("first")
-        await session.pause()
+        await session.handle().pause()
         session.send("mail")
         await paused(session)
         assert len(model.requests) == 1
-        await session.end_pause()
+        await session.handle().resume()
         await eventually(lambda: len(session.messages) == 4)
         assert typed_texts(session.messages)[0] == ("human", "first")
         assert "mail" in str(session.messages[2].text)
@@ -155,19 +155,19 @@ async def test_no_time_passes_during_a_pause_whatever_a_run_waits_for() -> None:
             limits=Limits(seconds=60),
         ) as session,
     ):
-        await session.pause()
+        await session.handle().pause()
         turn = asyncio.create_task(session.ask("go"))
         await paused(session)
         for _ in range(60):
             await clock.advance(60)
-        await session.end_pause()
+        await session.handle().resume()
         await gate.entered.wait()
-        await session.pause()
+        await session.handle().pause()
         gate.open.set()
         await paused(session, "main/digger")
         for _ in range(60):
             await clock.advance(60)
-        await session.end_pause()
+        await session.handle().resume()
         assert (await turn).value == "done"
 
 
@@ -176,11 +176,11 @@ async def test_a_pause_now_cuts_a_request_which_is_made_again() -> None:
     async with provider([Hang(2), "done"]) as server, Session(server.openai(), []) as session:
         turn = asyncio.create_task(session.ask("go"))
         await server.arrived(1)
-        await session.pause(now=True)
+        await session.handle().pause(now=True)
         await paused(session)
         await server.client_left.wait()
         assert has_no_reservation(session)
-        await session.end_pause()
+        await session.handle().resume()
         assert (await turn).value == "done"
         assert server.count == 2
         assert session.usage.model_calls == 2
@@ -192,12 +192,12 @@ async def test_a_pause_now_answers_a_call_as_cut_off_and_leaves_one_that_waits_f
     async with Session(ScriptedModel(digging), [gate.tool], agents=[DIGGER]) as session:
         turn = asyncio.create_task(session.ask("go"))
         await gate.entered.wait()
-        await session.pause(now=True)
+        await session.handle().pause(now=True)
         await paused(session, "main/digger")
         assert states(session) == {"main": "paused", "main/digger": "paused"}
         (answer,) = answers(run_of(session, "main/digger").context.history).values()
         assert "was cut off by a pause" in answer
-        await session.end_pause()
+        await session.handle().resume()
         assert (await turn).value == "done"
 
 
@@ -215,11 +215,11 @@ async def test_a_pause_now_ends_the_process_of_a_conversation_which_goes_on_from
         await eventually(lambda: of_kind(session_events(session), ToolStarted))
         assert root.sandbox.current is not None
         pid = root.sandbox.current.pid
-        await session.pause(now=True)
+        await session.handle().pause(now=True)
         await paused(session)
         await eventually(lambda: not alive(pid))
         assert len(of_kind(session_events(session), ModelAsked)) == 1
-        await session.end_pause()
+        await session.handle().resume()
         assert (await turn).value == "done"
         (answer,) = answers(session.messages).values()
         assert "interrupted" in answer
@@ -289,7 +289,7 @@ async def test_a_pause_in_a_turn_outlives_its_kernel(tmp_path: pathlib.Path) -> 
         session = Session(ScriptedModel([Call("gate", {})]), [gate.tool], runtime=runtime, session_id="talk")
         turn = asyncio.create_task(session.ask("go"))
         await gate.entered.wait()
-        await session.pause("over night")
+        await session.handle().pause("over night")
         gate.open.set()
         await paused(session)
     turn.cancel()

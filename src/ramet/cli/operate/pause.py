@@ -1,4 +1,4 @@
-"""`ramet pause` and `ramet unpause`: hold back a run and all runs below it, and let them go on."""
+"""`ramet pause`, and `ramet resume` where a kernel runs: a run and all runs below it are paused, and go on."""
 
 from __future__ import annotations
 
