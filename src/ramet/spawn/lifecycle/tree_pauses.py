@@ -48,7 +48,7 @@ class TreePauses:
             self._update_below(run)
         below = list(self._below(run))
         for each in below if now else ():
-            each.context.cuts.cut()
+            each.context.cuts.cut(each.context.slot.is_waiting)
             if each.sandbox.cut is not None:
                 each.sandbox.cut()
         working = [each for each in below if each.state in (State.STARTING, State.RUNNING, State.STOPPING)]

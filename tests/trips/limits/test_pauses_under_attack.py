@@ -1,0 +1,94 @@
+"""Pauses by a person against work that resists them: cuts that are handled, ending runs, births for an idle root."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ramet import ScriptedModel, Session, SpawnRequest, Status
+from ramet.models.scripted.dialogue import Call
+from ramet.tools.context import current
+from tests.trips.kits.pausing import paused
+from tests.trips.kits.sessions import Gate, answers, async_tool
+
+SECRET = "hunter2-hunter2"
+
+
+@pytest.mark.parametrize("way", ["returns", "raises"])
+async def test_a_tool_that_handles_its_cut_does_not_end_the_session(way: str) -> None:
+    """What follows the call is not cancelled, not even if the next tool cancels itself."""
+    began = asyncio.Event()
+
+    async def patient() -> str:
+        """Wait, and answer a cancellation."""
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            if way == "raises":
+                raise ValueError("cut") from None
+        return "in part"
+
+    async def cancelled() -> str:
+        """Cancel itself."""
+        raise asyncio.CancelledError
+
+    model = ScriptedModel([Call("patient"), Call("cancelled"), "done"])
+    async with Session(model, [async_tool(patient), async_tool(cancelled)], spawn=False) as session:
+        turn = asyncio.create_task(session.ask("go"))
+        await began.wait()
+        await session.pause(now=True)
+        await paused(session)
+        await session.end_pause()
+        result = await turn
+        assert (result.status, result.value) == (Status.COMPLETED, "done")
+        first, second = answers(session.messages).values()
+        assert first == "in part" if way == "returns" else "cut off by a pause" in first
+        assert "cancelled itself" in second
+
+
+async def test_a_tool_that_waits_for_its_own_child_is_not_cut() -> None:
+    """Its run waits, like one whose tool is `Agent`."""
+
+    async def delegate() -> str:
+        """Let a child do it."""
+        child = await current().tree.spawn(current(), SpawnRequest(prompt="dig", name="digger", mode="fresh"))  # type: ignore[union-attr]  # a session has a tree
+        return str((await child.result()).value)
+
+    gate = Gate()
+    model = ScriptedModel({"go": [Call("delegate"), "done"], "dig": [Call("gate"), "dug"]})
+    async with Session(model, [async_tool(delegate), gate.tool]) as session:
+        turn = asyncio.create_task(session.ask("go"))
+        await gate.entered.wait()
+        await session.pause(now=True)
+        await paused(session, "main/digger")
+        await session.end_pause()
+        assert (await turn).value == "done"
+        assert list(answers(session.messages).values()) == ["dug"]
+
+
+async def test_a_pause_does_not_cut_what_a_stop_already_ends() -> None:
+    """The call's own cleanup is cancelled once."""
+    began, cleaning, log = asyncio.Event(), asyncio.Event(), list[str]()
+
+    async def careful() -> str:
+        """Clean up after a cancellation."""
+        began.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            cleaning.set()
+            await asyncio.sleep(0.05)
+            log.append("cleaned")
+        return ""
+
+    async with Session(ScriptedModel([Call("careful"), "done"]), [async_tool(careful)], spawn=False) as session:
+        turn = asyncio.create_task(session.ask("go"))
+        await began.wait()
+        stop = asyncio.create_task(session.cancel())
+        await cleaning.wait()
+        await session.pause(now=True)
+        await stop
+        assert (await turn).status is Status.CANCELLED
+        assert log == ["cleaned"]
