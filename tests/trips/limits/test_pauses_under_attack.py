@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ramet import ScriptedModel, Session, SpawnRequest, Status
+from ramet import Limits, ScriptedModel, Session, SpawnRequest, Status
 from ramet.models.scripted.dialogue import Call
 from ramet.tools.context import current
 from tests.trips.kits.pausing import paused
@@ -92,3 +92,26 @@ async def test_a_pause_does_not_cut_what_a_stop_already_ends() -> None:
         await stop
         assert (await turn).status is Status.CANCELLED
         assert log == ["cleaned"]
+
+
+async def test_a_cut_reaches_a_request_whose_reservation_is_being_recorded() -> None:
+    """It is not sent while the run is paused, and counts once."""
+    recording, recorded = asyncio.Event(), asyncio.Event()
+    model = ScriptedModel(["done"])
+    async with Session(model, spawn=False, limits=Limits(model_calls=2)) as session:
+
+        async def durable() -> None:
+            recording.set()
+            await recorded.wait()
+
+        session.context.durable = durable
+        turn = asyncio.create_task(session.ask("go"))
+        await recording.wait()
+        pause = asyncio.create_task(session.pause(now=True))
+        await paused(session)
+        recorded.set()
+        await pause
+        assert not model.requests
+        await session.end_pause()
+        assert (await turn).value == "done"
+        assert (len(model.requests), session.context.usage.model_calls) == (1, 1)
