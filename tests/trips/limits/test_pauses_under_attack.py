@@ -6,10 +6,10 @@ import asyncio
 
 import pytest
 
-from ramet import Limits, ScriptedModel, Session, SpawnRequest, Status
+from ramet import Limits, ScriptedModel, Session, SpawnLimits, SpawnRequest, Status
 from ramet.models.scripted.dialogue import Call
 from ramet.tools.context import current
-from tests.trips.kits.pausing import paused
+from tests.trips.kits.pausing import paused, pausing
 from tests.trips.kits.sessions import Gate, answers, async_tool
 
 SECRET = "hunter2-hunter2"
@@ -115,3 +115,43 @@ async def test_a_cut_reaches_a_request_whose_reservation_is_being_recorded() -> 
         await session.end_pause()
         assert (await turn).value == "done"
         assert (len(model.requests), session.context.usage.model_calls) == (1, 1)
+
+
+@pytest.mark.parametrize("at_limit", [False, True])
+async def test_a_birth_that_waited_for_an_idle_root_leaves_it_no_slot(at_limit: bool) -> None:
+    """The child has the only slot, whether the birth waited for the end of a pause or for a raise."""
+    limits = pausing(agents=1) if at_limit else Limits()
+    model = ScriptedModel({"": ["done"]})
+    async with Session(model, spawn_limits=SpawnLimits(running=1), limits=limits) as session:
+        if at_limit:
+            first = await session.spawn(SpawnRequest(prompt="go", mode="fresh"))
+            await first.result()
+        else:
+            await session.pause()
+        birth = asyncio.create_task(session.spawn(SpawnRequest(prompt="go", mode="fresh")))
+        await asyncio.sleep(0.05)
+        assert not birth.done()
+        if at_limit:
+            await session.raise_limits(Limits(agents=1))
+        else:
+            await session.end_pause()
+        child = await birth
+        assert not session.context.slot.is_held
+        async with asyncio.timeout(5):
+            assert (await child.result()).value == "done"
+
+
+@pytest.mark.parametrize("is_birth_first", [True, False])
+async def test_a_prompt_and_a_birth_wait_for_the_same_pause(is_birth_first: bool) -> None:
+    """Both go on, in either order."""
+    async with Session(ScriptedModel({"": ["done"]})) as session:
+        await session.pause()
+        prompt = asyncio.create_task(session.ask("go")) if not is_birth_first else None
+        await asyncio.sleep(0.02)
+        birth = asyncio.create_task(session.spawn(SpawnRequest(prompt="go", mode="fresh")))
+        await asyncio.sleep(0.02)
+        prompt = prompt or asyncio.create_task(session.ask("go"))
+        await paused(session)
+        await session.end_pause()
+        assert (await prompt).value == "done"
+        assert (await (await birth).result()).value == "done"
