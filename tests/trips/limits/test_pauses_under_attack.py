@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import pathlib
 
 import pytest
 
-from ramet import Limits, ScriptedModel, Session, SpawnLimits, SpawnRequest, Status
+from ramet import AgentRuntime, Limits, Policy, ScriptedModel, Session, SpawnLimits, SpawnRequest, Status
+from ramet.core.events import RunPaused
 from ramet.models.scripted.dialogue import Call
 from ramet.tools.context import current
 from tests.trips.kits.pausing import paused, pausing
-from tests.trips.kits.sessions import Gate, answers, async_tool
+from tests.trips.kits.sessions import Gate, answers, async_tool, of_kind, session_events
 
 SECRET = "hunter2-hunter2"
 
@@ -155,3 +157,15 @@ async def test_a_prompt_and_a_birth_wait_for_the_same_pause(is_birth_first: bool
         await session.end_pause()
         assert (await prompt).value == "done"
         assert (await (await birth).result()).value == "done"
+
+
+async def test_a_reason_is_masked_in_results_as_on_record(tmp_path: pathlib.Path) -> None:
+    """A reason that has a private value of the run shows it nowhere."""
+    async with AgentRuntime(tmp_path, backend="local") as runtime:
+        policy = Policy(env_vars={"KEY": SECRET})
+        async with Session(ScriptedModel(["done"]), runtime=runtime, root_policy=policy) as session:
+            await session.pause(f"because {SECRET}")
+            result = await session.ask("go", on_pause="return")
+            assert result.error is not None
+            assert result.error.message == "by a person: because ***"
+            assert [each.reason for each in of_kind(session_events(session), RunPaused)] == ["because ***"]

@@ -42,9 +42,10 @@ class TreePauses:
         if not isinstance(reason, str) or len(reason) > MAX_REASON or not all(each.isprintable() for each in reason):
             raise InvalidValue("reason", reason, f"one line of at most {MAX_REASON} printable characters")
         _check_living(run)
+        reason = masked_text(run, reason)  # In memory as on record: results and states show it.
         if run.pauses.reason != reason or now:
             self.restore(run, reason)
-            run.context.emit(RunPaused, reason=masked_text(run, reason), now=now)
+            run.context.emit(RunPaused, reason=reason, now=now)
             self._update_below(run)
         below = list(self._below(run))
         for each in below if now else ():
