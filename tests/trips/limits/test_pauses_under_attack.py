@@ -8,9 +8,11 @@ import pathlib
 import pytest
 
 from ramet import AgentRuntime, Limits, Policy, ScriptedModel, Session, SpawnLimits, SpawnRequest, Status
+from ramet.concurrency.clock import FakeClock
 from ramet.core.events import RunPaused
 from ramet.models.scripted.dialogue import Call
 from ramet.tools.context import current
+from tests.support.waiting import eventually
 from tests.trips.kits.pausing import paused, pausing
 from tests.trips.kits.sessions import Gate, answers, async_tool, of_kind, session_events
 
@@ -157,6 +159,27 @@ async def test_a_prompt_and_a_birth_wait_for_the_same_pause(is_birth_first: bool
         await session.end_pause()
         assert (await prompt).value == "done"
         assert (await (await birth).result()).value == "done"
+
+
+async def test_no_time_passes_for_a_paused_run_that_waits_for_a_slot() -> None:
+    """Its pause takes it out of the line; an hour later it begins."""
+    clock, gate = FakeClock(), Gate()
+    model = ScriptedModel({"hold": [Call("gate"), "held"], "go": ["done"]})
+    async with (
+        AgentRuntime(clock=clock, grace_s=0.05) as runtime,
+        Session(model, [gate.tool], runtime=runtime, spawn_limits=SpawnLimits(running=1)) as session,
+    ):
+        holder = await session.spawn(SpawnRequest(prompt="hold", mode="fresh"))
+        await gate.entered.wait()
+        child = await session.spawn(SpawnRequest(prompt="go", mode="fresh", name="child", limits=Limits(seconds=60)))
+        await eventually(lambda: session.context.slot._slots.queue_length == 1)
+        await child.pause()
+        await paused(session, "main/child")
+        await clock.advance(3600)
+        gate.open.set()
+        assert (await holder.result()).value == "held"
+        await child.resume()
+        assert (await child.result()).value == "done"
 
 
 async def test_a_reason_is_masked_in_results_as_on_record(tmp_path: pathlib.Path) -> None:

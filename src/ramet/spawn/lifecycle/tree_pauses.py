@@ -48,6 +48,8 @@ class TreePauses:
             run.context.emit(RunPaused, reason=reason, now=now)
             self._update_below(run)
         below = list(self._below(run))
+        for each in below:
+            each.pauses.slot_line.cut(lambda _: False)  # Its time would not stand in the line.
         for each in below if now else ():
             each.context.cuts.cut(each.context.slot.is_waiting)
             if each.sandbox.cut is not None:
