@@ -142,6 +142,10 @@ class Slot:
                 return
         self._wait_count -= 1
 
+    def is_waiting(self, key: object) -> bool:
+        """Return whether the call with this key waits for another run or a person."""
+        return key in self._waits_by_key
+
     async def while_waiting(self, awaitable: Awaitable[T], *, key: object = None) -> T:
         """Wait for another run or a person; the last of several waits takes the slot again, even after an exception.
 

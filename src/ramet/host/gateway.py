@@ -301,7 +301,8 @@ class _Call:
             reserve = lambda: self._add_budget_note().reserve(attempt)  # noqa: E731
         hold, max_tokens = await self._context.reserve(reserve, lambda reserved: self._account.refund(reserved[0]))
         try:
-            await self._context.wait_persisted()
+            with self._context.cuts.cuttable():
+                await self._context.wait_persisted()
         except BaseException:
             self._account.refund(hold)
             raise

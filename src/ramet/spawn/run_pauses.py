@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from ramet.concurrency.cuts import Cuts
 from ramet.concurrency.limit_queue import QueuedRequest
 from ramet.core.errors import BudgetExceeded
 from ramet.core.events import LimitPaused
@@ -17,6 +18,7 @@ class RunPauses:
     reason: str | None = None  #: of the person who paused it, and all below it; None: nobody did
     waits: int = 0  #: its requests that wait for the end of a pause by a person
     is_before_turn: bool = False  #: its turn waits for that end before it begins
+    slot_line: Cuts = field(default_factory=Cuts)  #: the wait of its turn for a slot
     limit_waits: list[QueuedRequest[Any]] = field(default_factory=list)  #: its requests that wait at limits
     recorded_limit: LimitPaused | None = None  #: the recorded pause at a limit, until it goes on
 

@@ -285,7 +285,7 @@ async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step
         request: ToolCall = {**call, "type": "tool_call"}
         _check_large(tool, call["args"])
         async with timeout:
-            with contextlib.nullcontext() if tool_flag(tool, "waits") else context.cuts.cuttable():
+            with contextlib.nullcontext() if tool_flag(tool, "waits") else context.cuts.cuttable(step):
                 if is_async(tool):
                     returned = await invoke_async(
                         tool, request, context.confirm_ownership if _has_effects(tool) else None

@@ -17,7 +17,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from ramet.agent import context as conversation
 from ramet.agent.definition import Agent
 from ramet.concurrency.cancel import AbortController
-from ramet.concurrency.slots import Slot
+from ramet.concurrency.slots import Slot, Slots
 from ramet.core.budget import Budget
 from ramet.core.errors import BudgetExceeded, Bug, SpawnRefused
 from ramet.core.events import ClampEvent, Notice, RunSpawned
@@ -39,7 +39,7 @@ from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.run_folder import create_folder
 from ramet.spawn.watches.run_watch import Act
-from ramet.tools.context import Tree, current_call
+from ramet.tools.context import ToolUseContext, Tree, current_call
 from ramet.tools.run_info import RunInfo
 from ramet.tools.spawn_request import SpawnRequest
 
@@ -95,8 +95,9 @@ class Spawner:
             place, share = None, None
             if not parent.context.budget.pauses:
                 place = await self._admit(parent, plan, slot, rollback)
+            asking = _asking_context(parent, slot)
             try:
-                share = await parent.context.reserve(lambda: reserve_birth(parent, plan), BirthReservation.cancel)
+                share = await asking.reserve(lambda: reserve_birth(parent, plan), BirthReservation.cancel)
             except BudgetExceeded as refusal:
                 raise SpawnRefused(f"budget {refusal.resource}", str(refusal), free=refusal.left) from refusal
             rollback.callback(share.cancel)
@@ -315,6 +316,17 @@ class Spawner:
 
 def _uncount_spawn(parent: Run) -> None:
     parent.admitted_spawns -= 1
+
+
+def _asking_context(parent: Run, slot: Slot | None) -> ToolUseContext:
+    """Return the context in which a birth waits while its parent is paused, or until a limit is raised.
+
+    A birth that the tree's owner asks for is no work of the parent, which may be idle: its wait takes no slot of it.
+    """
+    context = parent.context
+    if slot is not None or current_call.get(None) is not None or not (context.is_paused or context.budget.pauses):
+        return context
+    return dataclasses.replace(context, slot=Slot(Slots(None)))
 
 
 def _count_failed_spawn(parent: Run) -> None:

@@ -14,6 +14,7 @@ from typing import Unpack
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
+from ramet.concurrency.cuts import WorkCut
 from ramet.core.errors import RametError, StoreFailed
 from ramet.core.events import Event, RunEnded, RunResumed, StateChanged, TimeStarted, TurnEnded, TurnStarted
 from ramet.core.lifecycle import TERMINAL_STATES, Effect, Fact, Next, State, next_after, step
@@ -247,12 +248,14 @@ class Supervisor:
 
     async def _acquire_slot(self, run: Run) -> None:
         """Take the slot for a turn, when no pause covers the run. Its sandbox may be active: its requests wait then."""
-        if self.pauses and run.sandbox.replay is None:
-            await self.pauses.wait_to_begin(run)
-        await run.context.slot.acquire()
-        if self.pauses and run.sandbox.replay is None and self.pauses.covers(run.context):
-            run.context.slot.release()
-            await self._acquire_slot(run)
+        while True:
+            if self.pauses and run.sandbox.replay is None:
+                await self.pauses.wait_to_begin(run)
+            with suppress(WorkCut), run.pauses.slot_line.cuttable():  # A pause takes it out of the line.
+                await run.context.slot.acquire()
+                if not (self.pauses and run.sandbox.replay is None and self.pauses.covers(run.context)):
+                    return
+                run.context.slot.release()
 
     def _finish_turn(self, run: Run, verdict: TurnResult) -> None:
         """Decide whether the run ends, becomes idle, or begins its next turn.

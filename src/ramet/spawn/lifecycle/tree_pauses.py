@@ -42,13 +42,16 @@ class TreePauses:
         if not isinstance(reason, str) or len(reason) > MAX_REASON or not all(each.isprintable() for each in reason):
             raise InvalidValue("reason", reason, f"one line of at most {MAX_REASON} printable characters")
         _check_living(run)
+        reason = masked_text(run, reason)  # In memory as on record: results and states show it.
         if run.pauses.reason != reason or now:
             self.restore(run, reason)
-            run.context.emit(RunPaused, reason=masked_text(run, reason), now=now)
+            run.context.emit(RunPaused, reason=reason, now=now)
             self._update_below(run)
         below = list(self._below(run))
+        for each in below:
+            each.pauses.slot_line.cut(lambda _: False)  # Its time would not stand in the line.
         for each in below if now else ():
-            each.context.cuts.cut()
+            each.context.cuts.cut(each.context.slot.is_waiting)
             if each.sandbox.cut is not None:
                 each.sandbox.cut()
         working = [each for each in below if each.state in (State.STARTING, State.RUNNING, State.STOPPING)]

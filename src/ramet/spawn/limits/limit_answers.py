@@ -18,6 +18,7 @@ from ramet.core.outcome import NO_USAGE, Usage
 from ramet.core.replay.paused_limits import PausedLimit, pause_id, paused_limit
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.limits.raises import raise_limits
+from ramet.spawn.masking import masked_text
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
 
@@ -92,9 +93,8 @@ class LimitAnswers:
             raise self._unknown(id)
         run, refusal = group.run, group.refusal
         if reason:
-            run.context.emit(
-                Notice, text=f"the request at the limit of {refusal.scope} was denied: {reason[:MAX_REASON]}"
-            )
+            shown = masked_text(run, reason, MAX_REASON)
+            run.context.emit(Notice, text=f"the request at the limit of {refusal.scope} was denied: {shown}")
         run.context.record_refusal(refusal)
         run.denied_limits[refusal.scope, refusal.resource] = run.turns
         run.pauses.recorded_limit = None
