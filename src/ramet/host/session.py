@@ -350,10 +350,11 @@ class Session(Generic[T]):
         brief = run.agent.initial_prompt if run.turns == 0 and not run.pending else ""
         message = HumanMessage(content=f"{brief}\n\n{prompt}".strip() if brief else prompt)
         turn = TurnStream(run, self._open_tree.recorder, self._turn_over)
-        if run.state is State.IDLE or run.turns == 0:
+        if (run.state is State.IDLE or run.turns == 0) and not run.context.is_paused:
             self._open_tree.tree.supervisor.prompt(run, message)
         else:
-            self.send(str(message.content))  # A notice has woken the run: the prompt joins that turn.
+            # A notice has woken the run, and the prompt joins that turn; or the run is paused, and the prompt is on record.
+            self.send(str(message.content))
         return run, turn
 
     def listen(self) -> TurnStream | None:

@@ -158,6 +158,7 @@ async def _repeat(context: ToolUseContext, tool: BaseTool | None, call: ToolCall
     if tool is None or not tool_flag(tool, "repeatable"):
         del context.interrupted_calls[CallId(call["id"] or "")]
         return _refuse(context, call, INTERRUPTED_CALL.format(name=call["name"][:200]))
+    await context.wait_unpaused(is_counted=True)
     return await _run(context, tool, call, None)
 
 
@@ -247,9 +248,13 @@ async def _run(context: ToolUseContext, tool: BaseTool, call: ToolCall, hold: Ho
     spilled: str | None = None
     preview = ""
     try:
-        if _has_effects(tool):
-            await context.wait_persisted()
-        answer = await _outcome(context, tool, call, step)
+        try:
+            if _has_effects(tool):
+                with context.cuts.cuttable(step):
+                    await context.wait_persisted()
+            answer = await _outcome(context, tool, call, step)
+        except WorkCut:
+            answer = _error(call, CUT_CALL.format(name=tool.name))
         if context.hooks is not None:
             await _notify_hooks(context, tool, call, answer)
         spilled = _bound_size(context, answer)
@@ -295,14 +300,12 @@ async def _outcome(context: ToolUseContext, tool: BaseTool, call: ToolCall, step
                 else:
                     work: Callable[[], Any] = lambda: invoke(tool, request)  # noqa: E731 - one expression, run elsewhere
                     returned = await run_in_thread(context, work, name=tool.name, key=call["id"] or "")
-    except WorkCut:
-        return _error(call, CUT_CALL.format(name=tool.name))
+    except (WorkCut, Bug):
+        raise
     except asyncio.CancelledError:
         if is_being_cancelled():
             raise
         return _error(call, f"{tool.name} cancelled itself")
-    except Bug:
-        raise
     except NotStarted as check:
         raise check.error from None
     except (RametError, ToolException) as refusal:

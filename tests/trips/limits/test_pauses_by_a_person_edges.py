@@ -303,3 +303,24 @@ async def test_a_pause_in_a_turn_outlives_its_kernel(tmp_path: pathlib.Path) -> 
         await eventually(lambda: handle.run.state == "idle")
         assert typed_texts(handle.run.context.history)[-2:] == [("tool", "the gate is open"), ("ai", "done")]
         assert gate.calls == 1
+
+
+async def test_a_prompt_to_a_paused_session_outlives_its_kernel() -> None:
+    """The next process answers it after the end of the pause."""
+    store = MemoryStore()
+    async with lost_runtime(store) as runtime:
+        session = Session(ScriptedModel(["one"]), runtime=runtime, session_id="talk")
+        await session.ask("first")
+        await session.handle().pause("over night")
+        turn = asyncio.create_task(session.ask("important"))
+        await paused(session)
+    turn.cancel()
+
+    model = ScriptedModel(["two"])
+    async with AgentRuntime(store=store) as runtime:
+        session = await Session.resume("talk", model, runtime=runtime)
+        await paused(session)
+        assert not model.requests
+        await session.handle().resume()
+        await eventually(lambda: len(session.messages) == 4)
+        assert [text for _, text in typed_texts(session.messages)] == ["first", "one", "important", "two"]

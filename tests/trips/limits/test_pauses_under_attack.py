@@ -42,9 +42,9 @@ async def test_a_tool_that_handles_its_cut_does_not_end_the_session(way: str) ->
     async with Session(model, [async_tool(patient), async_tool(cancelled)], spawn=False) as session:
         turn = asyncio.create_task(session.ask("go"))
         await began.wait()
-        await session.pause(now=True)
+        await session.handle().pause(now=True)
         await paused(session)
-        await session.end_pause()
+        await session.handle().resume()
         result = await turn
         assert (result.status, result.value) == (Status.COMPLETED, "done")
         first, second = answers(session.messages).values()
@@ -65,9 +65,9 @@ async def test_a_tool_that_waits_for_its_own_child_is_not_cut() -> None:
     async with Session(model, [async_tool(delegate), gate.tool]) as session:
         turn = asyncio.create_task(session.ask("go"))
         await gate.entered.wait()
-        await session.pause(now=True)
+        await session.handle().pause(now=True)
         await paused(session, "main/digger")
-        await session.end_pause()
+        await session.handle().resume()
         assert (await turn).value == "done"
         assert list(answers(session.messages).values()) == ["dug"]
 
@@ -92,7 +92,7 @@ async def test_a_pause_does_not_cut_what_a_stop_already_ends() -> None:
         await began.wait()
         stop = asyncio.create_task(session.cancel())
         await cleaning.wait()
-        await session.pause(now=True)
+        await session.handle().pause(now=True)
         await stop
         assert (await turn).status is Status.CANCELLED
         assert log == ["cleaned"]
@@ -111,12 +111,12 @@ async def test_a_cut_reaches_a_request_whose_reservation_is_being_recorded() -> 
         session.context.durable = durable
         turn = asyncio.create_task(session.ask("go"))
         await recording.wait()
-        pause = asyncio.create_task(session.pause(now=True))
+        pause = asyncio.create_task(session.handle().pause(now=True))
         await paused(session)
         recorded.set()
         await pause
         assert not model.requests
-        await session.end_pause()
+        await session.handle().resume()
         assert (await turn).value == "done"
         assert (len(model.requests), session.context.usage.model_calls) == (1, 1)
 
@@ -131,14 +131,14 @@ async def test_a_birth_that_waited_for_an_idle_root_leaves_it_no_slot(at_limit: 
             first = await session.spawn(SpawnRequest(prompt="go", mode="fresh"))
             await first.result()
         else:
-            await session.pause()
+            await session.handle().pause()
         birth = asyncio.create_task(session.spawn(SpawnRequest(prompt="go", mode="fresh")))
         await asyncio.sleep(0.05)
         assert not birth.done()
         if at_limit:
             await session.raise_limits(Limits(agents=1))
         else:
-            await session.end_pause()
+            await session.handle().resume()
         child = await birth
         assert not session.context.slot.is_held
         async with asyncio.timeout(5):
@@ -149,14 +149,14 @@ async def test_a_birth_that_waited_for_an_idle_root_leaves_it_no_slot(at_limit: 
 async def test_a_prompt_and_a_birth_wait_for_the_same_pause(is_birth_first: bool) -> None:
     """Both go on, in either order."""
     async with Session(ScriptedModel({"": ["done"]})) as session:
-        await session.pause()
+        await session.handle().pause()
         prompt = asyncio.create_task(session.ask("go")) if not is_birth_first else None
         await asyncio.sleep(0.02)
         birth = asyncio.create_task(session.spawn(SpawnRequest(prompt="go", mode="fresh")))
         await asyncio.sleep(0.02)
         prompt = prompt or asyncio.create_task(session.ask("go"))
         await paused(session)
-        await session.end_pause()
+        await session.handle().resume()
         assert (await prompt).value == "done"
         assert (await (await birth).result()).value == "done"
 
@@ -187,7 +187,7 @@ async def test_a_reason_is_masked_in_results_as_on_record(tmp_path: pathlib.Path
     async with AgentRuntime(tmp_path, backend="local") as runtime:
         policy = Policy(env_vars={"KEY": SECRET})
         async with Session(ScriptedModel(["done"]), runtime=runtime, root_policy=policy) as session:
-            await session.pause(f"because {SECRET}")
+            await session.handle().pause(f"because {SECRET}")
             result = await session.ask("go", on_pause="return")
             assert result.error is not None
             assert result.error.message == "by a person: because ***"

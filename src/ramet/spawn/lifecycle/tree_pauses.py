@@ -136,7 +136,11 @@ class TreePauses:
         while covering_pause(run) is not None:
             change = asyncio.get_running_loop().create_future()
             self._changes.append(change)
-            await change
+            try:
+                await change
+            finally:
+                if change in self._changes:  # The wait was given up.
+                    self._changes.remove(change)
 
     def _update_below(self, run: Run) -> None:
         for each in list(self._below(run)):
