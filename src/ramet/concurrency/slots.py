@@ -6,11 +6,15 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 from ramet.core.errors import Bug
 
 T = TypeVar("T")
+
+#: True in code that waits for the sake of a run and is no work of it, so that the run's slot is not its concern.
+is_outside_turn: ContextVar[bool] = ContextVar("ramet_is_outside_turn", default=False)
 
 
 class Slots:

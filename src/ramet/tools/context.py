@@ -18,7 +18,7 @@ from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.concurrency.cuts import Cuts
 from ramet.concurrency.mailbox import Mailbox
-from ramet.concurrency.slots import Slot, Slots
+from ramet.concurrency.slots import Slot, Slots, is_outside_turn
 from ramet.core.budget import Budget
 from ramet.core.errors import BudgetExceeded
 from ramet.core.events import BudgetRefused, Event, QuotaReached
@@ -336,17 +336,15 @@ class ToolUseContext:
 
         `is_counted` says that the slot counts the waiting call.
         """
+        if is_outside_turn.get():
+            return await wait
         call = current_call.get(None)
         is_in_call = call is not None and call.context.run.id == self.run.id
-        begins_call = not (is_counted or is_in_call)
-        if begins_call:
-            self.slot.begin_calls()
-        try:
-            key = call.step_id if call is not None and is_in_call and not is_counted else None
+        if is_counted or is_in_call:
+            key = call.step_id if call is not None and not is_counted else None
             return await self.slot.while_waiting(wait, key=key)
-        finally:
-            if begins_call:
-                self.slot.end_call()
+        with self.slot.calls(1):
+            return await self.slot.while_waiting(wait)
 
     async def wait_unpaused(self, *, is_counted: bool = False) -> None:
         """Wait until no pause by a person covers the run: see `Pauses.wait`."""

@@ -17,7 +17,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from ramet.agent import context as conversation
 from ramet.agent.definition import Agent
 from ramet.concurrency.cancel import AbortController
-from ramet.concurrency.slots import Slot
+from ramet.concurrency.slots import Slot, is_outside_turn
 from ramet.core.budget import Budget
 from ramet.core.errors import BudgetExceeded, Bug, SpawnRefused
 from ramet.core.events import ClampEvent, Notice, RunSpawned
@@ -96,7 +96,7 @@ class Spawner:
             if not parent.context.budget.pauses:
                 place = await self._admit(parent, plan, slot, rollback)
             try:
-                share = await parent.context.reserve(lambda: reserve_birth(parent, plan), BirthReservation.cancel)
+                share = await _reserve(parent, plan, slot)
             except BudgetExceeded as refusal:
                 raise SpawnRefused(f"budget {refusal.resource}", str(refusal), free=refusal.left) from refusal
             rollback.callback(share.cancel)
@@ -315,6 +315,15 @@ class Spawner:
 
 def _uncount_spawn(parent: Run) -> None:
     parent.admitted_spawns -= 1
+
+
+async def _reserve(parent: Run, plan: Plan, slot: Slot | None) -> BirthReservation:
+    """Return the reservation of a birth. A spawn from code, without a slot, waits for it without that of the parent."""
+    token = is_outside_turn.set(slot is None)
+    try:
+        return await parent.context.reserve(lambda: reserve_birth(parent, plan), BirthReservation.cancel)
+    finally:
+        is_outside_turn.reset(token)
 
 
 def _count_failed_spawn(parent: Run) -> None:
