@@ -35,6 +35,7 @@ class Node:
     waits_for: list[Node] = field(default_factory=list)
     envelope: ResourceShare | None = None
     living: bool = True
+    paused: bool = False  #: it holds its place, asks for nothing, and cannot end before somebody lets it go on
     births: int = 0
 
     def ancestors(self) -> Iterator[Node]:
@@ -106,6 +107,7 @@ class Births(RuleBasedStateMachine):
         """Return whether a run can end by itself: it has no open request, no open wait and no attached child."""
         return (
             node.living
+            and not node.paused
             and not node.persistent
             and id(node) not in asking
             and not any(each.living for each in node.waits_for)
@@ -123,6 +125,8 @@ class Births(RuleBasedStateMachine):
     @rule(run_index=indexes)
     def ask(self, run_index: int) -> None:
         parent = self.living[run_index % len(self.living)]
+        if parent.paused:
+            return
         self.act_and_check_refusals(
             lambda: self.asked.append(Request(parent, self.loop.create_task(self.admission.admit(parent))))
         )
@@ -162,6 +166,16 @@ class Births(RuleBasedStateMachine):
         self.admission.release(node.slot)  # A second time does nothing.
         if node.parent is not None:
             node.parent.living_descendants.remove(node)
+
+    @precondition(lambda self: self.living)
+    @rule(run_index=indexes)
+    def pause_or_resume(self, run_index: int) -> None:
+        """Pause a run, or let it go on: nobody gets room by that, and no spawn is refused, since it can end later."""
+        node = self.living[run_index % len(self.living)]
+        before = (self.admission.slot_count, len(self.waiting))
+        node.paused = not node.paused
+        self.act_and_check_refusals(self.admission.recheck_queue)
+        assert (self.admission.slot_count, len(self.waiting)) == before
 
     @precondition(lambda self: self.waiting)
     @rule(which=indexes)
@@ -272,6 +286,8 @@ class Births(RuleBasedStateMachine):
     def teardown(self) -> None:
         """Check that every request is decided once each run that can end has ended, and no new request comes."""
         try:
+            for node in self.living:
+                node.paused = False
             progress = bool(self.nodes)
             while progress:
                 progress = False

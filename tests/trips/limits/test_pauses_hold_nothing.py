@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from langchain_core.messages import BaseMessage, ToolMessage
 
 from ramet.agent.definition import Agent
@@ -14,10 +15,11 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session
 from ramet.models.scripted.dialogue import Call, ReplyStep
 from ramet.models.scripted.model import ScriptedModel
+from ramet.tools.spawn_request import SpawnRequest
 from tests.support.providers import provider
 from tests.support.waiting import eventually
 from tests.trips.kits.pausing import open_gate, paused, pausing, states
-from tests.trips.kits.sessions import WIDE_LIMITS, Gate, brief_of, run_of, specialist_call
+from tests.trips.kits.sessions import WIDE_LIMITS, Gate, brief_of, open_tree_of, run_of, specialist_call
 
 
 async def test_a_pause_takes_no_time_from_a_run_or_its_waiting_ancestors() -> None:
@@ -117,3 +119,19 @@ async def test_an_interrupt_ends_a_paused_turn() -> None:
         assert server.count == 1, "a raise made the call of a turn that is over"
         assert (await session.ask("three")).value == "second"
         assert server.count == 2
+
+
+@pytest.mark.parametrize("kind", ["limit", "person"])
+async def test_a_spawn_from_code_that_waited_leaves_the_slot_to_the_child(kind: str) -> None:
+    """The root has no turn. It takes no slot when the spawn goes on, or the child could not work with one slot."""
+    limits = pausing(agents=0) if kind == "limit" else Limits()
+    async with Session(ScriptedModel(["done"]), limits=limits, spawn_limits=SpawnLimits(running=1)) as session:
+        await session.start()
+        if kind == "person":
+            await session.pause("wait")
+        spawning = asyncio.create_task(session.spawn(SpawnRequest(prompt="go", mode="fresh")))
+        await eventually(lambda: run_of(session, "main").pauses.awaits_decision)
+        await (session.end_pause() if kind == "person" else session.raise_limits(Limits(agents=1)))
+        child = await spawning
+        assert (await child.result()).value == "done"
+        assert open_tree_of(session).tree.register.slots.in_use == 0

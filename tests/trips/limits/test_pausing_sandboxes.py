@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import pathlib
 
+import psutil
 import pytest
 from langchain_core.messages import BaseMessage, ToolMessage
 
-from ramet import AgentRuntime, Limits, Policy, ScriptedModel, Session, Status, workspace_tools
+from ramet import AgentRuntime, Limits, Policy, Result, ScriptedModel, Session, Status, workspace_tools
 from ramet.core.events import LimitPaused, RunResumed, SandboxStarted
 from ramet.models.scripted.dialogue import Call, ReplyStep
 from tests.support.waiting import alive, eventually
@@ -18,6 +19,7 @@ from tests.trips.kits.sessions import has_no_reservation, of_kind, run_of, sessi
 __all__ = ["backend"]
 
 ROUNDS = 4
+BATCH = 20  #: conversations that begin together
 
 
 async def conversation(runtime: AgentRuntime, model: ScriptedModel, limits: Limits, name: str = "talk") -> Session:
@@ -114,18 +116,28 @@ async def test_calls_of_a_reply_in_a_sandbox_wait_together(tmp_path: pathlib.Pat
         assert session.context.budget.spent_amount("tool_calls") == 2
 
 
-async def test_many_paused_conversations_hold_no_process(tmp_path: pathlib.Path) -> None:
-    """One raise lets all of them answer."""
+@pytest.mark.parametrize("count", [20, pytest.param(1_000, marks=pytest.mark.slow)])
+async def test_many_paused_conversations_hold_no_process(tmp_path: pathlib.Path, count: int) -> None:
+    """Fewer processes are left than conversations of one batch; a raise of each of twenty lets these answer."""
     async with AgentRuntime(tmp_path, backend="local") as runtime:
-        sessions = [
-            await conversation(
-                runtime, ScriptedModel(["Hello."]), Limits(model_calls=0, at_limit="pause"), f"talk-{number}"
-            )
-            for number in range(20)
-        ]
-        turns = [asyncio.create_task(session.ask("Go.")) for session in sessions]
-        await eventually(lambda: all(run_of(session, "main").state == "paused" for session in sessions))
-        await eventually(lambda: not any(run_of(session, "main").sandbox.current for session in sessions))
-        for session in sessions:
-            await session.raise_limits(Limits(model_calls=1))
-        assert [(await turn).value for turn in turns] == ["Hello."] * 20
+        sessions, turns = list[Session](), list[asyncio.Task[Result]]()
+        for _ in range(count // BATCH):
+            batch = [
+                await conversation(runtime, ScriptedModel(["Hello."]), Limits(model_calls=0, at_limit="pause"), name)
+                for name in (f"talk-{number}" for number in range(len(sessions), len(sessions) + BATCH))
+            ]
+            turns += [asyncio.create_task(session.ask("Go.")) for session in batch]
+            for session in batch:
+                await given_up(session)
+            sessions += batch
+        assert all(len(of_kind(session_events(session), SandboxStarted)) == 1 for session in sessions)
+        # Warm processes that belong to no conversation stay, however many conversations there are.
+        await eventually(lambda: len(psutil.Process().children(recursive=True)) < BATCH)
+        assert all(run_of(session, "main").state == "paused" for session in sessions)
+        assert not any(run_of(session, "main").sandbox.current for session in sessions)
+
+        raised = range(0, count, count // BATCH)
+        for number in raised:
+            await sessions[number].raise_limits(Limits(model_calls=1))
+        assert [(await turns[number]).value for number in raised] == ["Hello."] * BATCH
+        assert [number for number, turn in enumerate(turns) if turn.done()] == list(raised)

@@ -286,6 +286,43 @@ async def test_a_failing_endpoint_gets_each_notification_in_order_and_the_log_sa
     assert len([each for each in lines if "no failures any more" in each]) == 1
 
 
+async def test_an_endpoint_that_fails_for_a_minute_gets_each_notification_of_a_paused_run_once_and_in_order(
+    endpoint: Receiver, tmp_path: pathlib.Path
+) -> None:
+    """A run pauses three times and ends in that minute of the clock; all four are delivered after it."""
+    clock, is_down = FakeClock(), True
+
+    async def answer(post: Post, writer: asyncio.StreamWriter) -> int:
+        return 503 if is_down else 204
+
+    endpoint.answer = answer
+    script: Script = [Call("look", {}), Call("look", {}), "done"]
+    lead = Agent(name="lead", model=ScriptedModel(script))
+    notify = {"hook": target(endpoint, first_retry_s=1, longest_retry_s=10)}
+    async with AgentRuntime(tmp_path, clock=clock, notify=notify) as runtime:
+        assert runtime.notifier is not None
+        queue = runtime.notifier.queues["hook"]
+        limits = Limits(model_calls=0, at_limit="pause")
+        handle = await runtime.spawn(lead, "go", tools=[look], limits=limits)
+        for number in range(1, 4):
+            await eventually(partial(_has_waiting, queue, number))
+            await handle.raise_limits(Limits(model_calls=1))
+        assert (await handle.result()).value == "done"
+        await eventually(lambda: queue.waiting == 4)
+        for _ in range(60):
+            await clock.advance(1)
+            await eventually(lambda: queue.is_settled)
+        assert (len(endpoint.accepted), queue.waiting) == (0, 4)
+        is_down = False
+        await clock.advance(10)
+        await eventually(lambda: queue.waiting == 0)
+
+    assert [each.body["kind"] for each in endpoint.accepted] == ["paused", "paused", "paused", "ended"]
+    assert len(endpoint.ids) == len(endpoint.accepted) == 4
+    assert len(endpoint.tried) >= 8  # Attempts, further apart each time.
+    assert endpoint.tried[0].fields["webhook-id"] == endpoint.accepted[0].fields["webhook-id"]
+
+
 async def test_a_run_whose_endpoint_hangs_holds_up_no_other_run_and_no_other_target(
     endpoint: Receiver, tmp_path: pathlib.Path
 ) -> None:
@@ -473,6 +510,10 @@ async def test_a_notification_that_is_too_old_is_given_up_and_logged(
 
     assert queue.waiting == 0
     assert any("too old, and given up" in each.getMessage() for each in caplog.records)
+
+
+def _has_waiting(queue: delivery_queue.DeliveryQueue, number: int) -> bool:
+    return queue.waiting == number
 
 
 def _is_tried_again(endpoint: Receiver, tried: int) -> bool:
