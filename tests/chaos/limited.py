@@ -79,7 +79,7 @@ async def begin(runtime: AgentRuntime, folder: pathlib.Path, trip: str) -> Handl
         Agent(name="lead", model=model(folder)),
         ASKED[trip],
         tools=tools(folder, trip),
-        agents={**_general(), TALLIER: tallier()},
+        agents={**general(), TALLIER: tallier()},
         limits=ABOVE if trip == "nested" else PAUSING,
         spawn_limits=SpawnLimits(children=2 * PARTS, running=4),
         policy=Policy() if trip == "talk" else None,
@@ -89,11 +89,15 @@ async def begin(runtime: AgentRuntime, folder: pathlib.Path, trip: str) -> Handl
 
 async def take_over(runtime: AgentRuntime, folder: pathlib.Path, trip: str) -> Handle | None:
     """Wait until the tree of a dead kernel can be taken over, and let its owner attend to it here."""
-    adopted = asyncio.get_running_loop().create_future()
-    found = await runtime.adopt(adopted.set_result, llm=model(folder), tools=tools(folder, trip), agents=[tallier()])
+    return attend(runtime, await adopted(runtime, folder, trip), folder, trip)
+
+
+async def adopted(runtime: AgentRuntime, folder: pathlib.Path, trip: str) -> Handle:
+    """Wait until the tree of a dead kernel can be taken over, and return it."""
+    first = asyncio.get_running_loop().create_future()
+    found = await runtime.adopt(first.set_result, llm=model(folder), tools=tools(folder, trip), agents=[tallier()])
     (folder / "standing by").touch()
-    handle = found[0] if found else await adopted
-    return attend(runtime, handle, folder, trip)
+    return found[0] if found else await first
 
 
 def model(folder: pathlib.Path) -> ChatOpenAI:
@@ -113,7 +117,8 @@ def tallier() -> Agent:
     return Agent(name=TALLIER, description="Tallies notes.", limits=PAUSING)
 
 
-def _general() -> dict[str, Agent]:
+def general() -> dict[str, Agent]:
+    """Return the agents that every project has."""
     from ramet.host.trees.project import Project
 
     return dict(Project.open(None, user_dir=None))
@@ -127,10 +132,14 @@ _owners = set[asyncio.Task[None]]()
 def attend(runtime: AgentRuntime, handle: Handle, folder: pathlib.Path, trip: str) -> Handle:
     """Let the owner attend to a tree from now on, unless a file `alone` says that somebody else raises."""
     if not (folder / "alone").exists():
-        task = asyncio.create_task(_attend(runtime, handle, folder, trip))
-        _owners.add(task)
-        task.add_done_callback(_failed)
+        keep(asyncio.create_task(_attend(runtime, handle, folder, trip)))
     return handle
+
+
+def keep(owner: asyncio.Task[None]) -> None:
+    """Keep the task of an owner until it is over; a failure is reported."""
+    _owners.add(owner)
+    owner.add_done_callback(_failed)
 
 
 def _failed(task: asyncio.Task[None]) -> None:
@@ -148,7 +157,7 @@ async def _attend(runtime: AgentRuntime, handle: Handle, folder: pathlib.Path, t
         if (folder / f"raising {each.key}").exists():
             continue
         await _halted(runtime, handle, scope, each.before)
-        await asyncio.to_thread(_mark, folder, each.key)
+        await asyncio.to_thread(mark, folder, each.key)
         if each.key == "last" and (folder / "cancels").exists():
             await handle.cancel("the owner has seen enough")
             return
@@ -184,28 +193,29 @@ async def _halted(runtime: AgentRuntime, handle: Handle, scope: Handle, limit: i
 
 async def _raise(scope: Handle, this: Raise, folder: pathlib.Path) -> None:
     raised = await scope.raise_limits(Limits(model_calls=this.calls), key=this.key)
-    _note(folder / "answers", {"key": this.key, "model_calls": raised.model_calls, "at_limit": raised.at_limit})
+    note_line(folder / "answers", {"key": this.key, "model_calls": raised.model_calls, "at_limit": raised.at_limit})
 
 
 async def _raise_too_much(scope: Handle, folder: pathlib.Path) -> None:
     try:
         await scope.raise_limits(Limits(model_calls=TOO_MUCH), key="too much")
     except BudgetExceeded as refusal:
-        _note(folder / "refusals", {"asked": refusal.asked, "left": refusal.left, "scope": refusal.scope})
+        note_line(folder / "refusals", {"asked": refusal.asked, "left": refusal.left, "scope": refusal.scope})
     else:
-        _note(folder / "refusals", {"granted": TOO_MUCH})
+        note_line(folder / "refusals", {"granted": TOO_MUCH})
 
 
 def _runs(runtime: AgentRuntime, handle: Handle) -> list[Run]:
     return list(runtime.trees[handle.id].tree.register.runs.values())
 
 
-def _mark(folder: pathlib.Path, key: str) -> None:
+def mark(folder: pathlib.Path, key: str) -> None:
     """Let the loopback server note how many requests it has seen."""
     with urllib.request.urlopen(f"{(folder / 'address').read_text()}/marks/{key}") as answer:
         answer.read()
 
 
-def _note(file: pathlib.Path, fields: dict[str, Any]) -> None:
+def note_line(file: pathlib.Path, fields: dict[str, Any]) -> None:
+    """Add a line of JSON to a file."""
     with file.open("a") as opened:
         opened.write(json.dumps(fields) + "\n")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from ramet.core import events
 from ramet.core.events import Event
 from ramet.core.replay.replay import TreeReplay
+from ramet.models.scripted.dialogue import Script
 from tests.chaos.checks import check, lines, read_events, the_tree
 from tests.chaos.deadly import Kill
 from tests.chaos.kernels import Kernel, Orphans, inheriting_orphans, start
@@ -37,8 +38,8 @@ FURTHER = (0, 1, 1, 2)
 class CountingProvider(Provider):
     """Loopback server of the model that notes how many requests it had seen at each mark."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url, SCRIPT)
+    def __init__(self, url: str, script: Script) -> None:
+        super().__init__(url, script)
         self.marks: dict[str, int] = {}  #: by key of a raise: the requests before it; the first visit counts
 
     async def answer(self, request: Request, answer: Answer) -> None:
@@ -51,7 +52,7 @@ class CountingProvider(Provider):
 
 
 @contextlib.asynccontextmanager
-async def counting_provider(folder: pathlib.Path) -> AsyncIterator[CountingProvider]:
+async def counting_provider(folder: pathlib.Path, script: Script = SCRIPT) -> AsyncIterator[CountingProvider]:
     """Serve the model of all trips, and leave its address in the folder."""
     made: list[CountingProvider] = []
 
@@ -59,7 +60,7 @@ async def counting_provider(folder: pathlib.Path) -> AsyncIterator[CountingProvi
         await made[0].answer(request, answer)
 
     async with serve(handle) as url:
-        made.append(CountingProvider(url))
+        made.append(CountingProvider(url, script))
         (folder / "address").write_text(url)
         yield made[0]
 
@@ -122,10 +123,10 @@ async def play(this: LimitedRound, folder: pathlib.Path, server: Sequence[str]) 
                 for moment in moments:
                     kernel = await start(f"limited {this.trip}", folder, _kill_of(moment), server)
                     code = await (kernel.end() if isinstance(moment, Kill) else kernel.kill_after(moment))
-                    await _ended(kernel, orphans, code, (0, -signal.SIGKILL))
+                    await ended(kernel, orphans, code, (0, -signal.SIGKILL))
                     check_bounds(await read_events(folder, server), model)
                 kernel = await start(f"limited {this.trip}", folder, None, server)
-                await _ended(kernel, orphans, await kernel.end(), (0,))
+                await ended(kernel, orphans, await kernel.end(), (0,))
         look(this.trip, folder, await read_events(folder, server), model, cancels=this.cancels)
     except BaseException as problem:
         problem.add_note(f"limited round {this.number} of seed {this.seed}: {this.trip}, killed at {moments}")
@@ -137,7 +138,8 @@ def _kill_of(moment: Kill | float) -> Kill | None:
     return moment if isinstance(moment, Kill) else None
 
 
-async def _ended(kernel: Kernel, orphans: Orphans, code: int, allowed: Sequence[int]) -> None:
+async def ended(kernel: Kernel, orphans: Orphans, code: int, allowed: Sequence[int]) -> None:
+    """Wait until all processes of a kernel have ended, and check its exit code."""
     await orphans.wait_ended()
     assert code in allowed, f"it ended with {code}: {kernel.words}"
 

@@ -171,6 +171,17 @@ def limited(trip: str, *, takes_over: bool = False) -> Trip:
     return begin
 
 
+def paused(trip: str, *, takes_over: bool = False) -> Trip:
+    """Return a trip that its owner pauses, or one that takes the tree of such a trip over."""
+
+    async def begin(runtime: AgentRuntime, folder: pathlib.Path) -> Handle | None:
+        from tests.chaos import paused as trips  # The client of a provider is imported here only.
+
+        return await (trips.take_over if takes_over else trips.begin)(runtime, folder, trip)
+
+    return begin
+
+
 Trip = Callable[[AgentRuntime, pathlib.Path], Awaitable[Handle | None]]
 TRIPS: dict[str, tuple[Trip, BackendName | Callable[[pathlib.Path], Backend] | None]] = {
     "models": (tree_of_models, None),
@@ -191,6 +202,8 @@ TRIPS: dict[str, tuple[Trip, BackendName | Callable[[pathlib.Path], Backend] | N
     "schedule": (schedule, None),
     **{f"limited {trip}": (limited(trip), None) for trip in ("one", "nested", "hundred")},
     "limited talk": (limited("talk"), "local"),
+    "paused host": (paused("host"), None),
+    "paused host taken over": (paused("host", takes_over=True), None),
     **{f"limited {trip} taken over": (limited(trip, takes_over=True), None) for trip in ("one", "nested", "hundred")},
 }
 

@@ -57,7 +57,7 @@ def server(pytestconfig: pytest.Config) -> Server | None:
 
 
 @contextlib.contextmanager
-def _schema(server: Server | None) -> Iterator[tuple[str, str]]:
+def schema_of(server: Server | None) -> Iterator[tuple[str, str]]:
     """Yield the address and a new schema of the server. Skips the test where there is no server."""
     if server is None:
         pytest.skip(reason_absent())
@@ -88,7 +88,7 @@ async def test_a_limit_holds_over_kills(number: int, tmp_path: pathlib.Path, ser
     this = LimitedRound(number, SEED)
     if not this.on_server:
         return await play(this, tmp_path, ())
-    with _schema(server) as given:
+    with schema_of(server) as given:
         await play(this, tmp_path, given)
 
 
@@ -126,7 +126,7 @@ async def test_a_kernel_that_takes_over_is_asked_to_raise(
     trip: str, kill: Kill, tmp_path: pathlib.Path, server: Server | None
 ) -> None:
     """One of two kernels is killed. The other one takes the tree over, and a repeated raise counts once."""
-    with _schema(server) as given:
+    with schema_of(server) as given:
         async with counting_provider(tmp_path) as model:
             with inheriting_orphans() as orphans:
                 other = await start(f"limited {trip} taken over", tmp_path, None, (*given, "other"))
