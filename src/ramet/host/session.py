@@ -353,7 +353,7 @@ class Session(Generic[T]):
         if (run.state is State.IDLE or run.turns == 0) and not run.context.is_paused:
             self._open_tree.tree.supervisor.prompt(run, message)
         else:
-            # A notice has woken the run, and the prompt joins that turn; or the run is paused, and the prompt is on record.
+            # A notice has woken the run, and the prompt joins that turn; or it is paused, and the prompt is kept.
             self.send(str(message.content))
         return run, turn
 

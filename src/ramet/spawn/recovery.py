@@ -274,7 +274,9 @@ def _restore_run(
     if replay.result is not None:
         _restore_result(run, replay.result)
     else:
-        is_idle = replay.state == State.IDLE and not _has_no_recorded_value(run, replay)
+        # A pause may have kept its next turn from beginning: what that turn reads is unread.
+        waits_to_begin = replay.state in (State.PAUSED, State.STARTING) and replay.turn > 0 and not replay.is_in_turn
+        is_idle = (replay.state == State.IDLE or waits_to_begin) and not _has_no_recorded_value(run, replay)
         run.state = State.IDLE if is_idle else State.STARTING
         run.sandbox.replay = (
             replay

@@ -128,10 +128,10 @@ async def test_a_spawn_from_code_that_waited_leaves_the_slot_to_the_child(kind: 
     async with Session(ScriptedModel(["done"]), limits=limits, spawn_limits=SpawnLimits(running=1)) as session:
         await session.start()
         if kind == "person":
-            await session.pause("wait")
+            await session.handle().pause("wait")
         spawning = asyncio.create_task(session.spawn(SpawnRequest(prompt="go", mode="fresh")))
         await eventually(lambda: run_of(session, "main").pauses.awaits_decision)
-        await (session.end_pause() if kind == "person" else session.raise_limits(Limits(agents=1)))
+        await (session.handle().resume() if kind == "person" else session.raise_limits(Limits(agents=1)))
         child = await spawning
         assert (await child.result()).value == "done"
         assert open_tree_of(session).tree.register.slots.in_use == 0
