@@ -56,7 +56,7 @@ async def test_the_control_socket_exists_while_the_journal_is_open(tmp_path: Pat
         assert not socket_path.exists()
         assert runtime.journal is not None
         await runtime.journal.open()
-        assert await send_request(tmp_path, ControlledTrees()) == {"pid": os.getpid(), "trees": []}
+        assert await send_request(tmp_path, ControlledTrees()) == {"pid": os.getpid(), "trees": [], "streaming": {}}
         assert socket_path.stat().st_mode & 0o777 == 0o600
 
     assert not socket_path.exists()
