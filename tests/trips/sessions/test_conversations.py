@@ -14,7 +14,9 @@ from ramet.core.events import RunEnded, TurnStarted
 from ramet.core.outcome import Status
 from ramet.core.policy.policy import Isolation, Policy
 from ramet.host.control.run_queries import JournalReader
+from ramet.host.session_ids import SESSIONS
 from ramet.models.scripted.model import Call, Script, ScriptedModel
+from ramet.store.contract import Document
 from ramet.store.postgres import PostgresStore
 from ramet.tools.workspace import workspace_tools
 from tests.support.postgres import Server, fresh_schema, postgres
@@ -204,6 +206,34 @@ async def test_one_of_several_kernels_wins_a_new_conversation(postgres: Server) 
     assert all(isinstance(each, Session | OwnedElsewhere) for each in outcomes)
     for each in runtimes:
         await each.stop()
+
+
+@pytest.mark.parametrize("reads", [1, 2])
+async def test_a_kernel_that_looked_before_another_began_the_conversation_is_refused(
+    postgres: Server, reads: int
+) -> None:
+    """The other kernel begins it between two looks at the id: it keeps the conversation, and the id."""
+    schema = fresh_schema()
+    first = AgentRuntime(store=PostgresStore(postgres.dsn, schema=schema, kernel="first"))
+    winner = Session(ScriptedModel(["hello"]), runtime=first, session_id="chat")
+
+    class LateStore(PostgresStore):
+        looks = 0
+
+        async def get(self, kind: str, key: str) -> Document | None:
+            found = await super().get(kind, key)
+            if kind == SESSIONS:
+                self.looks += 1
+                if self.looks == reads:
+                    await winner.start()
+            return found
+
+    second = AgentRuntime(store=LateStore(postgres.dsn, schema=schema, kernel="second"))
+    with pytest.raises(OwnedElsewhere, match="first"):
+        await Session(ScriptedModel(["hello"]), runtime=second, session_id="chat").start()
+    assert (await winner.ask("go")).value == "hello"
+    await second.stop()
+    await first.stop()
 
 
 async def test_a_folder_in_use_names_the_process_that_uses_it(tmp_path: pathlib.Path) -> None:

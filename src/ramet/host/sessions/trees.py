@@ -105,8 +105,11 @@ class Beginning:
         await self.runtime.open_store()
         if self.history and await unfinished_trees(journal, session):
             raise BusyError(f"the conversation {session!r} is recorded already: it has a history of its own")
-        while (resumed := await _resume_tree(self.runtime, journal, session, **self.resume_options)) is None:
+        while True:
+            # Read before the look at the tree: what another kernel registers after that is a conflict.
             _, version = await session_ids.root_of(journal.store, session)
+            if (resumed := await _resume_tree(self.runtime, journal, session, **self.resume_options)) is not None:
+                return resumed
             conversation = await self._begin()
             if conversation.open_tree.recorder.durable is not None:
                 # Before its id is registered: an id without a tree then always means that the tree was removed.
@@ -115,7 +118,6 @@ class Beginning:
             if await session_ids.register(journal.store, session, root, expected=version):
                 return conversation
             await self.runtime.close_tree(root, "another process began this conversation at the same time")
-        return resumed
 
 
 async def resume(
