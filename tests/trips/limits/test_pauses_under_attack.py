@@ -14,7 +14,7 @@ from ramet.models.scripted.dialogue import Call
 from ramet.tools.context import current
 from tests.support.waiting import eventually
 from tests.trips.kits.pausing import paused, pausing
-from tests.trips.kits.sessions import Gate, answers, async_tool, of_kind, session_events
+from tests.trips.kits.sessions import Gate, answers, async_tool, of_kind, run_of, session_events
 
 SECRET = "hunter2-hunter2"
 
@@ -74,7 +74,7 @@ async def test_a_tool_that_waits_for_its_own_child_is_not_cut() -> None:
 
 async def test_a_pause_does_not_cut_what_a_stop_already_ends() -> None:
     """The call's own cleanup is cancelled once."""
-    began, cleaning, log = asyncio.Event(), asyncio.Event(), list[str]()
+    began, cleaning, may_end, log = asyncio.Event(), asyncio.Event(), asyncio.Event(), list[str]()
 
     async def careful() -> str:
         """Clean up after a cancellation."""
@@ -83,7 +83,7 @@ async def test_a_pause_does_not_cut_what_a_stop_already_ends() -> None:
             await asyncio.sleep(60)
         finally:
             cleaning.set()
-            await asyncio.sleep(0.05)
+            await may_end.wait()
             log.append("cleaned")
         return ""
 
@@ -93,6 +93,7 @@ async def test_a_pause_does_not_cut_what_a_stop_already_ends() -> None:
         stop = asyncio.create_task(session.cancel())
         await cleaning.wait()
         await session.handle().pause(now=True)
+        may_end.set()
         await stop
         assert (await turn).status is Status.CANCELLED
         assert log == ["cleaned"]
@@ -133,16 +134,15 @@ async def test_a_birth_that_waited_for_an_idle_root_leaves_it_no_slot(at_limit: 
         else:
             await session.handle().pause()
         birth = asyncio.create_task(session.spawn(SpawnRequest(prompt="go", mode="fresh")))
-        await asyncio.sleep(0.05)
-        assert not birth.done()
+        pauses = run_of(session, "main").pauses
+        await eventually(lambda: pauses.waits or pauses.limit_waits)
         if at_limit:
             await session.raise_limits(Limits(agents=1))
         else:
             await session.handle().resume()
         child = await birth
         assert not session.context.slot.is_held
-        async with asyncio.timeout(5):
-            assert (await child.result()).value == "done"
+        assert (await child.result()).value == "done"
 
 
 @pytest.mark.parametrize("is_birth_first", [True, False])
@@ -151,9 +151,10 @@ async def test_a_prompt_and_a_birth_wait_for_the_same_pause(is_birth_first: bool
     async with Session(ScriptedModel({"": ["done"]})) as session:
         await session.handle().pause()
         prompt = asyncio.create_task(session.ask("go")) if not is_birth_first else None
-        await asyncio.sleep(0.02)
+        if prompt is not None:
+            await paused(session)
         birth = asyncio.create_task(session.spawn(SpawnRequest(prompt="go", mode="fresh")))
-        await asyncio.sleep(0.02)
+        await eventually(lambda: run_of(session, "main").pauses.waits == 1)
         prompt = prompt or asyncio.create_task(session.ask("go"))
         await paused(session)
         await session.handle().resume()
