@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from types import TracebackType
 
 
 class WorkCut(Exception):
@@ -14,46 +14,51 @@ class WorkCut(Exception):
 class Cuts:
     """The work of one run that can be cut now."""
 
-    __slots__ = ("_scopes",)
+    __slots__ = ("_blocks",)
 
     def __init__(self) -> None:
-        self._scopes = set[_Scope]()
+        self._blocks = set[_CuttableBlock]()
 
-    @contextmanager
-    def cuttable(self, key: object = None) -> Iterator[None]:
+    def cuttable(self, key: object = None) -> _CuttableBlock:
         """Allow that the work of this block is cut: it is cancelled then, and the block raises WorkCut.
 
         Work that handles its cancellation, and returns, keeps its result. `key` is that of its waits.
         """
-        task = asyncio.current_task()
-        assert task is not None, "work of a run is in a task"
-        scope = _Scope(task, key)
-        self._scopes.add(scope)
-        try:
-            yield
-        except BaseException as error:
-            is_other_end = not isinstance(error, Exception | asyncio.CancelledError)
-            if scope.is_cut and task.uncancel() <= scope.cancelling and not is_other_end:
-                raise WorkCut from None
-            raise  # It is cancelled for another reason, too.
-        else:
-            if scope.is_cut:
-                task.uncancel()  # Otherwise whatever follows would seem to be cancelled.
-        finally:
-            self._scopes.discard(scope)
+        return _CuttableBlock(self._blocks, key)
 
     def cut(self, is_waiting: Callable[[object], bool]) -> None:
         """Cut all of it that does not wait, by its key, and is not the caller; what is being cancelled ends anyway."""
         caller = asyncio.current_task()
-        working = [each for each in self._scopes if each.task.cancelling() <= each.cancelling]
-        for scope in working:
-            if scope.task is not caller and not is_waiting(scope.key):
-                scope.is_cut = True
-                scope.task.cancel()
+        working = [each for each in self._blocks if each.task.cancelling() <= each.cancelling]
+        for block in working:
+            if block.task is not caller and not is_waiting(block.key):
+                block.is_cut = True
+                block.task.cancel()
 
 
-class _Scope:
-    __slots__ = ("cancelling", "is_cut", "key", "task")
+class _CuttableBlock:
+    """One block; a class, as each turn enters five of them and a generator costs several times as much."""
 
-    def __init__(self, task: asyncio.Task[object], key: object) -> None:
-        self.task, self.key, self.cancelling, self.is_cut = task, key, task.cancelling(), False
+    __slots__ = ("_blocks", "cancelling", "is_cut", "key", "task")
+
+    task: asyncio.Task[object]
+    cancelling: int
+
+    def __init__(self, blocks: set[_CuttableBlock], key: object) -> None:
+        self._blocks, self.key, self.is_cut = blocks, key, False
+
+    def __enter__(self) -> None:
+        task = asyncio.current_task()
+        assert task is not None, "work of a run is in a task"
+        self.task, self.cancelling = task, task.cancelling()
+        self._blocks.add(self)
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: TracebackType | None) -> None:
+        self._blocks.discard(self)
+        if not self.is_cut:
+            return
+        # Without `uncancel`, whatever follows would seem to be cancelled.
+        is_cut_only = self.task.uncancel() <= self.cancelling
+        if isinstance(error, Exception | asyncio.CancelledError) and is_cut_only:
+            raise WorkCut from None
+        # It ended by itself, or for another reason, too.
