@@ -37,7 +37,7 @@ class Cuts:
 
 
 class _CuttableBlock:
-    """One block; a class, as each turn enters five of them and a generator costs several times as much."""
+    """Context manager of one block; a class, as each turn enters four, and a generator costs several times as much."""
 
     __slots__ = ("_blocks", "cancelling", "is_cut", "key", "task")
 

@@ -30,11 +30,13 @@ _DEFAULTS = {
     "keepalives_count": 2,
     "tcp_user_timeout": 10_000,
 }
-#: Settings of every session, whatever the role or the database sets: no timeout may end a wait or the session.
+#: Settings of every session, whatever the role or the database sets: no timeout may end a wait. One ends the session of
+#: a process that stops in the middle of a transaction, as on a suspended machine: it would keep every other kernel from
+#: its start and its commits. It is as long as the limit for a lost machine.
 _SETTINGS = {
     "statement_timeout": "0",
     "lock_timeout": "0",
-    "idle_in_transaction_session_timeout": "0",
+    "idle_in_transaction_session_timeout": "10s",
     "default_transaction_isolation": "read committed",
     "jit": "off",  # The tables of kernels are small and have no statistics yet: JIT compilation takes a second.
     "search_path": "pg_catalog",
@@ -43,6 +45,8 @@ _SETTINGS = {
     "tcp_keepalives_count": "2",
     "tcp_user_timeout": "9000",
 }
+#: errors of a session that the server, or the network, may have ended
+_LOSSES = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.errors.IdleInTransactionSessionTimeout)
 
 
 class Place:
@@ -149,10 +153,10 @@ def _shut_down(connection: Connection) -> None:
 
 def is_lost(connection: Connection, error: psycopg.Error) -> bool:
     """Return whether an error means that the session is lost; the outcome of its last statement is then unknown."""
-    if not isinstance(error, (psycopg.OperationalError, psycopg.InterfaceError)):
+    if not isinstance(error, _LOSSES):
         return connection.closed
     state = error.sqlstate
-    return connection.closed or state is None or state.startswith(("08", "57P"))
+    return connection.closed or state is None or state.startswith(("08", "57P", "25P03"))
 
 
 class RetryWindow:
@@ -184,7 +188,7 @@ def retry(work: Callable[[], T], patience: RetryWindow, database: Place) -> T:
     while True:
         try:
             return work()
-        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+        except _LOSSES as error:
             if not patience.is_left():
                 raise database.make_failure(
                     f"the connection was lost, and the server did not come back: {error}"
