@@ -50,6 +50,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status. Only the end of the process itself passes through."""
     prepare_streams()
     try:
+        return _status_of(argv)
+    finally:
+        try:
+            sys.stderr.flush()
+        except OSError:  # Its reader has left: Python would end with status 120 when it tries again.
+            discard_stream(sys.stderr)
+
+
+def _status_of(argv: Sequence[str] | None) -> int:
+    try:
         status = _run(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
         return status

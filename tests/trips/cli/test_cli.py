@@ -351,13 +351,20 @@ async def test_a_closed_stdout_stops_the_work(project: Path) -> None:
     assert (process.returncode, err) == (141, b"")
 
 
-async def test_a_closed_stderr_does_not_stop_the_work(project: Path) -> None:
-    """The answer still goes to stdout when the reader of stderr has left."""
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+async def test_a_closed_stderr_does_not_stop_the_work(project: Path, unbuffered: str) -> None:
+    """The answer still goes to stdout when the reader of stderr has left, and the status is that of the work."""
     reading, writing = os.pipe()
     os.close(reading)
     async with (
         provider(TREE) as server,
-        running_ramet("ask", "Why?", "--dir", str(project), server=server, stdout=PIPE, stderr=writing) as process,
+        running_ramet(
+            *("ask", "Why?", "--dir", str(project)),
+            server=server,
+            env={"PYTHONUNBUFFERED": unbuffered},
+            stdout=PIPE,
+            stderr=writing,
+        ) as process,
     ):
         os.close(writing)
         out, _ = await process.communicate()

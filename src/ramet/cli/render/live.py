@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from types import TracebackType
 from typing import Self
 
@@ -72,9 +73,11 @@ class LiveTree(View):
         self._live.start()
 
     def restore(self) -> None:
-        """Restore the cursor below the tree, at once, from a signal handler."""
-        self._screen.file.write("\n\x1b[?25h")
-        self._screen.file.flush()
+        """Restore the cursor below the tree, at once, from a signal handler.
+
+        The signal may have come in the middle of a frame: Python's own streams refuse a second write then.
+        """
+        os.write(self._screen.file.fileno(), b"\n\x1b[?25h")
 
     def _stop(self, *, last: bool) -> None:
         live, self._live = self._live, None
