@@ -41,6 +41,8 @@ BOUND_S = 120.0  # how long what is already ending may take to end; passed in fu
 ROOT = Path(__file__).parent
 
 _homes = itertools.count()
+#: Tests below these start many programs.
+WARM_FOLDERS = ("chaos", "conformance", "security", "trips")
 
 
 def pytest_configure() -> None:
@@ -163,6 +165,19 @@ def _open_folder(folder: Path) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm_starts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Start the Python programs of slow tests warm: see `tests.support.warm`."""
+    folder = request.path.relative_to(ROOT).parts[0]
+    if folder not in WARM_FOLDERS or request.node.get_closest_marker("cold"):
+        yield
+        return
+    from tests.support.warm import warm_programs
+
+    with warm_programs(request.config):
+        yield
 
 
 # --- a home, and nothing left behind --------------------------------------------------------------------------------

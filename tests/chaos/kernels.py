@@ -13,7 +13,6 @@ from asyncio.subprocess import PIPE
 from collections.abc import Iterator, Sequence
 
 from tests.chaos.deadly import Kill
-from tests.support import warm
 from tests.support.waiting import alive, eventually
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -24,7 +23,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 class Kernel:
     """Process of the program, from its start to its end."""
 
-    def __init__(self, process: asyncio.subprocess.Process | warm.Forked, errors: pathlib.Path) -> None:
+    def __init__(self, process: asyncio.subprocess.Process, errors: pathlib.Path) -> None:
         self.process, self._errors = process, errors
 
     @property
@@ -70,8 +69,6 @@ async def start(
     errors = folder / "stderr"
     program, arguments = "tests.chaos.program", (trip, str(folder), str(kill or ""), *server)
     with errors.open("a") as file:
-        if not before and (starter := warm.current_starter()):
-            return Kernel(await starter.start(program, *arguments, cwd=ROOT, stdout=PIPE, stderr=file), errors)
         process = await asyncio.create_subprocess_exec(
             *before,
             *(sys.executable, "-m", program, *arguments),

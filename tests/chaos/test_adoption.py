@@ -20,12 +20,9 @@ from tests.chaos.functions import FOUND, RUNS
 from tests.chaos.kernels import inheriting_orphans, start
 from tests.chaos.program import bearing
 from tests.chaos.talking import CALLS, CONVERSED, NOTED
-from tests.support.warm import warm
 
-__all__ = ["warm"]  # a fixture is used by its name
 pytestmark = [
     pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine"),
-    pytest.mark.usefixtures("warm"),
 ]
 
 MOMENTS = (

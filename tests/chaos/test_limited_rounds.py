@@ -36,9 +36,6 @@ from tests.chaos.limited_rounds import (
 )
 from tests.support.postgres import Server, fresh_schema, reason_absent, shared
 from tests.support.waiting import eventually
-from tests.support.warm import warm
-
-__all__ = ["warm"]  # a fixture is used by its name
 
 #: Rounds that are a part of `make test`.
 FIRST = 30
@@ -79,7 +76,6 @@ def _rounds() -> list[object]:
     return found
 
 
-@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("number", _rounds())
 async def test_a_limit_holds_over_kills(number: int, tmp_path: pathlib.Path, server: Server | None) -> None:
     """Each limit is used in full and never exceeded, and each raise counts once, whenever kernels are killed."""
@@ -93,7 +89,6 @@ async def test_a_limit_holds_over_kills(number: int, tmp_path: pathlib.Path, ser
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("trip", ["one", "nested", "hundred", "talk"])
 async def test_a_limit_of_five_raised_by_three_sends_exactly_eight_requests(trip: str, tmp_path: pathlib.Path) -> None:
     """Without kills no request is lost: the server sees 5, then 8, and in the end one for each reply."""
@@ -120,7 +115,6 @@ MOMENTS = [
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize(("trip", "kill"), MOMENTS, ids=str)
 async def test_a_kernel_that_takes_over_is_asked_to_raise(
     trip: str, kill: Kill, tmp_path: pathlib.Path, server: Server | None
@@ -144,7 +138,6 @@ async def test_a_kernel_that_takes_over_is_asked_to_raise(
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("phase", PHASES)
 async def test_a_command_that_is_repeated_after_a_kill_raises_once(phase: str, tmp_path: pathlib.Path) -> None:
     """The kernel dies around the record of a raise that `ramet raise` asked for. The same command works later."""

@@ -19,9 +19,8 @@ from tests.chaos.paused_rounds import MOMENTS, PausedRound, look, play
 from tests.chaos.test_limited_rounds import SEED, USUAL, schema_of, server
 from tests.support.postgres import Server
 from tests.support.waiting import eventually
-from tests.support.warm import warm
 
-__all__ = ["server", "warm"]  # fixtures are used by their names
+__all__ = ["server"]  # fixtures are used by their names
 
 FIRST = 2 * len(MOMENTS)
 ROUNDS = int(os.environ.get("RAMET_CHAOS_ROUNDS", "56"))
@@ -37,7 +36,6 @@ def _rounds() -> list[object]:
     return made
 
 
-@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("number", _rounds())
 async def test_a_pause_holds_over_kills(number: int, tmp_path: pathlib.Path, server: Server | None) -> None:
     """A tree is paused after a kill exactly if its record says so, and asks nothing before its pause ends."""
@@ -49,7 +47,6 @@ async def test_a_pause_holds_over_kills(number: int, tmp_path: pathlib.Path, ser
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("warm")
 async def test_a_kernel_that_takes_over_holds_the_pause(tmp_path: pathlib.Path, server: Server | None) -> None:
     """The owner of a paused tree is killed: the other kernel takes the tree over paused, and lets it go on."""
     PausedRound(0, SEED).prepare(tmp_path)

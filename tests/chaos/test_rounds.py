@@ -16,9 +16,6 @@ import pytest
 from tests.chaos.deadly import Kill
 from tests.chaos.rounds import WRITES, Round, kind_of, play
 from tests.support.postgres import Server, fresh_schema, reason_absent, shared
-from tests.support.warm import warm
-
-__all__ = ["warm"]  # a fixture is used by its name
 
 #: Rounds that are a part of `make test`.
 FIRST = 20
@@ -52,7 +49,6 @@ def _marks(number: int) -> list[pytest.MarkDecorator]:
     return [pytest.mark.slow, *([pytest.mark.chaos] if number >= FIRST or SEED != USUAL else [])]
 
 
-@pytest.mark.usefixtures("warm")
 @pytest.mark.parametrize("number", _rounds())
 async def test_a_tree_outlives_its_kernels(number: int, tmp_path: pathlib.Path, server: Server | None) -> None:
     """NEG-15: no recorded step runs again, nothing is lost, reserved or left alive, and the tree's status is true."""

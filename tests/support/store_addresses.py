@@ -16,7 +16,7 @@ from ramet.store.contract import Document, Store
 from tests.support.waiting import eventually
 
 if TYPE_CHECKING:
-    from tests.support import warm
+    pass
 
 KINDS = ("sqlite", "postgres")
 ROOT = pathlib.Path(__file__).parents[2]
@@ -36,18 +36,9 @@ def store_at(address: str) -> Store:
 
 
 async def run_program_until_killed(program: pathlib.Path, address: str, *arguments: object) -> None:
-    """Run a program on the store at an address until it kills itself, and until the lock of the store is free.
-
-    The program starts warm if the module of the test asks for that.
-    """
-    from tests.support import warm
-
+    """Run a program on the store at an address until it kills itself, and until the lock of the store is free."""
     words, env = (address, *map(str, arguments)), {**os.environ, "PYTHONPATH": str(ROOT)}
-    child: asyncio.subprocess.Process | warm.Forked
-    if starter := warm.current_starter():
-        child = await starter.start(program, *words, env=env)
-    else:
-        child = await asyncio.create_subprocess_exec(sys.executable, program, *words, env=env)
+    child = await asyncio.create_subprocess_exec(sys.executable, program, *words, env=env)
     assert await child.wait() == -signal.SIGKILL
     await wait_until_released(address)
 

@@ -1,24 +1,23 @@
 """Programs that are forked from a process with their imports: a tenth of the processor time of a cold start.
 
-For sweeps that kill the same program at each of many moments. Each program is a process with its own end, as if Python
-had been started for it; only the imports are done. Other tests show that a program starts cold.
+Tests of trips, chaos, conformance and security start theirs so, unless their module is marked `cold`. Each program is a
+child of the test's process, with its own arguments, folder, environment and descriptors, as if Python had been started
+for it; only the imports are done. Options of the interpreter mean a cold start, and tests of their own show it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import os
 import pathlib
-import signal
 import socket
 import struct
 import subprocess
 import sys
-from asyncio.subprocess import DEVNULL, PIPE
-from collections.abc import Iterator, Mapping
-from typing import IO
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -37,6 +36,7 @@ MODULES = (
     "ramet.cli.main",
     "ramet.cli.operate.logs",
     "ramet.cli.commands.schedule",
+    "ramet.cli.commands.serve",
     "ramet.cli.operate.control",
     "ramet.cli.operate.approvals",
     "ramet.cli.resumption",
@@ -50,46 +50,15 @@ MODULES = (
     "ramet.store.sqlite.store",
 )
 _NUMBER = struct.Struct("=i")
-
-
-class Forked:
-    """A program that `Warm` started, with the part of `asyncio.subprocess.Process` that tests use."""
-
-    def __init__(
-        self, pid: int, news: socket.socket, stdout: asyncio.StreamReader | None, stderr: asyncio.StreamReader | None
-    ) -> None:
-        self.pid, self.stdout, self.stderr = pid, stdout, stderr
-        self.returncode: int | None = None
-        self._loop = asyncio.get_running_loop()
-        self._over = asyncio.Event()
-        self._news = news  # Open until it has ended: a test that leaves the program behind leaves this as well.
-        self._loop.add_reader(news, self._end)
-
-    async def wait(self) -> int:
-        """Wait for the end, and return the exit code; a negative one is the number of a signal."""
-        await self._over.wait()
-        assert self.returncode is not None
-        return self.returncode
-
-    def kill(self) -> None:
-        """Send SIGKILL, if the program lives."""
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGKILL)
-
-    def _end(self) -> None:
-        data = self._news.recv(_NUMBER.size)
-        assert data, "who started it has died"
-        (self.returncode,) = _NUMBER.unpack(data)
-        self._loop.remove_reader(self._news)
-        self._news.close()
-        self._over.set()
+_INHERITED = (0, 1, 2)
 
 
 class Warm:
-    """The process that forks programs. It ends with this process, even by SIGKILL; its programs do not."""
+    """The process that forks programs. It ends with this process, even by SIGKILL."""
 
     def __init__(self) -> None:
         self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._lock = threading.Lock()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.support.warming", str(theirs.fileno()), *MODULES],
@@ -105,71 +74,76 @@ class Warm:
         self._orders.close()
         self._process.wait()
 
-    async def start(
-        self,
-        program: str | pathlib.Path,
-        *arguments: str,
-        cwd: pathlib.Path | None = None,
-        env: Mapping[str, str] | None = None,
-        stdout: int = DEVNULL,
-        stderr: int | IO[str] | None = None,
-    ) -> Forked:
-        """Fork a program: a file, or a module by its name. It has its own session, and an empty stdin."""
-        loop = asyncio.get_running_loop()
-        order = {
-            "program": str(program),
-            "is_module": isinstance(program, str),
-            "arguments": arguments,
-            "cwd": str(cwd or pathlib.Path.cwd()),
-            "env": dict(os.environ if env is None else env),
-        }
-        readers = list[asyncio.StreamReader | None]()
-        news, theirs = socket.socketpair()
-        with contextlib.ExitStack() as passed:
-            passed.enter_context(theirs)
-            nothing = os.open(os.devnull, os.O_RDWR)
-            passed.callback(os.close, nothing)
-            outs = list[int]()
-            for stream in (stdout, 2 if stderr is None else stderr):
-                reader, out = await _open_pipe() if stream == PIPE else (None, -1)
-                readers.append(reader)
-                if reader is not None:
-                    passed.callback(os.close, out)
-                else:
-                    out = nothing if stream == DEVNULL else stream if isinstance(stream, int) else stream.fileno()
-                outs.append(out)
-            fds = [theirs.fileno(), nothing, *outs]
-            socket.send_fds(self._orders, [json.dumps(order).encode()], fds)
-        news.setblocking(False)
-        (pid,) = _NUMBER.unpack(await loop.sock_recv(news, _NUMBER.size))
-        return Forked(pid, news, *readers)
-
-
-async def _open_pipe() -> tuple[asyncio.StreamReader, int]:
-    reads, writes = os.pipe()
-    reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reads, "rb"))
-    return reader, writes
+    def fork(self, order: dict[str, Any], fds: Sequence[int]) -> int:
+        """Fork a program, a child of this process; return its pid. Its first descriptors are `fds`."""
+        with self._lock:
+            socket.send_fds(self._orders, [json.dumps(order).encode()], list(fds))
+            data = self._orders.recv(_NUMBER.size)
+        assert data, "the process that forks programs has died"
+        pid: int = _NUMBER.unpack(data)[0]
+        return pid
 
 
 _shared: list[Warm] = []
-_asked: list[Warm] = []
+_asked: list[bool] = []
 
 
-def current_starter() -> Warm | None:
-    """Return the process that this test's module requests with `usefixtures("warm")`; None means a cold start."""
-    return _asked[-1] if _asked else None
+def starts_warm() -> bool:
+    """Return whether programs start warm now. A new session then has the terminal of its stdin."""
+    return bool(_asked)
 
 
-@pytest.fixture(scope="module")
-def warm(pytestconfig: pytest.Config) -> Iterator[Warm]:
-    """The process from which programs of this module's tests start warm. All modules share one process."""
+@contextlib.contextmanager
+def warm_programs(config: pytest.Config) -> Iterator[None]:
+    """Start Python programs warm in this context. One process forks those of all contexts."""
     if not _shared:
         _shared.append(Warm())
-        pytestconfig.add_cleanup(lambda: _shared.pop().close())
-    _asked.append(_shared[0])
+        config.add_cleanup(lambda: _shared.pop().close())
+    cold = subprocess._fork_exec  # type: ignore[attr-defined]
+    _asked.append(True)
+    subprocess._fork_exec = _replace(cold, _shared[0].fork)  # type: ignore[attr-defined]
     try:
-        yield _shared[0]
+        yield
     finally:
+        subprocess._fork_exec = cold  # type: ignore[attr-defined]
         _asked.pop()
+
+
+def _replace(cold: Callable[..., int], fork: Callable[[dict[str, Any], Sequence[int]], int]) -> Callable[..., int]:
+    """Return a function in place of `subprocess._fork_exec`, which `cold` is."""
+
+    def start(args: Sequence[Any], executables: Sequence[bytes], *rest: Any) -> int:
+        close_fds, passed, cwd, env, stdin, _, _, stdout, _, stderr, _, errors = rest[:12]
+        _, new_session, group, gid, gids, uid, umask, before_exec = rest[12:20]
+        words = [os.fsdecode(each) for each in args]
+        pairs = [os.fsdecode(each).partition("=") for each in env or ()]
+        variables = dict(os.environ) if env is None else {name: value for name, _, value in pairs}
+        is_plain = (close_fds, group, gid, gids, uid, umask, before_exec) == (True, -1, None, None, None, -1, None)
+        is_ours = list(executables) == [os.fsencode(sys.executable)] and _is_program(words[1:])
+        if not is_plain or not is_ours or _changes_interpreter(variables):
+            return cold(args, executables, *rest)
+        kept = [fd for fd in passed if fd != errors]
+        streams = [number if fd == -1 else fd for number, fd in zip(_INHERITED, (stdin, stdout, stderr), strict=True)]
+        order = {
+            "words": words[1:],
+            "cwd": os.fsdecode(cwd) if cwd is not None else str(pathlib.Path.cwd()),
+            "env": variables,
+            "numbers": [*_INHERITED, *kept],
+            "new_session": bool(new_session),
+        }
+        return fork(order, [*streams, *kept])
+
+    return start
+
+
+def _is_program(words: Sequence[str]) -> bool:
+    """Return whether these are the words of a file or a module of Python, without options."""
+    return bool(words) and (not words[0].startswith("-") or (words[0] == "-m" and len(words) > 1))
+
+
+def _changes_interpreter(variables: Mapping[str, str]) -> bool:
+    """Return whether variables of the environment change how Python starts, apart from its path."""
+    names = {name for name in (*variables, *os.environ) if name.startswith(("PYTHON", "LC_")) or name == "LANG"}
+    return any(
+        variables.get(name, "") != os.environ.get(name, "") for name in names - {"PYTHONPATH"} if name in variables
+    )

@@ -1,26 +1,34 @@
 """The process from which `tests.support.warm` forks programs: `python -m tests.support.warming SOCKET MODULE…`.
 
 It has one thread and no event loop, imports the modules, and then receives one order for a program after the other.
-Each order comes with four descriptors: one for its pid and its end, and three for its streams.
+Each order comes with the descriptors of the program. The answer is its pid.
 """
 
 from __future__ import annotations
 
+import ctypes
+import fcntl
 import gc
 import importlib
+import io
 import json
 import os
 import pathlib
+import platform
 import runpy
-import selectors
 import signal
 import socket
 import struct
 import sys
+import termios
 import time
 from typing import Any
 
 _NUMBER = struct.Struct("=i")
+_CLONE = {"x86_64": 56, "aarch64": 220}
+_CLONE_PARENT = 0x8000
+_FIRST_FREE = 200  #: descriptors from here on are of nobody
+_MAX_ORDER = 1 << 20  #: bytes
 
 
 def main() -> None:
@@ -31,70 +39,66 @@ def main() -> None:
     assert len(list(pathlib.Path("/proc/self/task").iterdir())) == 1, "a fork would not have the other threads"
     gc.collect()
     gc.freeze()  # What is here stays, in every fork.
-    order = serve(orders)
-    if order is not None:
-        run_program(order)
+    while data := (received := socket.recv_fds(orders, _MAX_ORDER, 64))[0]:
+        fds = received[1]
+        if not (pid := fork_sibling()):
+            orders.close()
+            return run_program(json.loads(data), fds)
+        for fd in fds:
+            os.close(fd)
+        orders.send(_NUMBER.pack(pid))
 
 
-def serve(orders: socket.socket) -> dict[str, Any] | None:
-    """Return the order in a fork; return None once the other end has closed."""
-    with selectors.DefaultSelector() as selector:
-        selector.register(orders, selectors.EVENT_READ)
-        while True:
-            for key, _ in selector.select():
-                if key.data is not None:
-                    selector.unregister(key.fd)
-                    _report_end(key.fd, *key.data)
-                    continue
-                data, fds, _, _ = socket.recv_fds(orders, 1 << 20, 4)
-                if not data:
-                    return None
-                news, *streams = fds
-                if not (pid := os.fork()):
-                    for each in selector.get_map().values():
-                        os.close(each.fd)
-                        if each.data is not None:
-                            each.data[1].close()
-                    orders.detach()
-                    os.close(news)
-                    return {**json.loads(data), "streams": streams}
-                for stream in streams:
-                    os.close(stream)
-                teller = socket.socket(fileno=news)
-                teller.send(_NUMBER.pack(pid))
-                selector.register(os.pidfd_open(pid), selectors.EVENT_READ, (pid, teller))
+def fork_sibling() -> int:
+    """Fork like `os.fork`, but the new process is a child of this one's parent, which can wait for it."""
+    interpreter = ctypes.pythonapi
+    interpreter.PyOS_BeforeFork()
+    call = ctypes.PyDLL(None).syscall
+    flags = ctypes.c_long(_CLONE_PARENT | signal.SIGCHLD)
+    pid: int = call(ctypes.c_long(_CLONE[platform.machine()]), flags, *(ctypes.c_long(0),) * 4)
+    (interpreter.PyOS_AfterFork_Parent if pid else interpreter.PyOS_AfterFork_Child)()
+    assert pid >= 0, "no process could be forked"
+    return pid
 
 
-def _report_end(pidfd: int, pid: int, teller: socket.socket) -> None:
-    os.close(pidfd)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    with teller:
-        teller.send(_NUMBER.pack(code), socket.MSG_NOSIGNAL)
-
-
-def run_program(order: dict[str, Any]) -> None:
+def run_program(order: dict[str, Any], fds: list[int]) -> None:
     """Run the program as `python FILE` or `python -m MODULE` does, in this process."""
-    os.setsid()
+    if order["new_session"]:
+        os.setsid()
     os.chdir(order["cwd"])
     os.environ.clear()
     os.environ.update(order["env"])
     time.tzset()
-    for stream, fd in enumerate(order["streams"]):
-        os.dup2(fd, stream)
+    high = [fcntl.fcntl(fd, fcntl.F_DUPFD, _FIRST_FREE) for fd in fds]
+    for fd in fds:
         os.close(fd)
+    for fd, number in zip(high, order["numbers"], strict=True):
+        os.dup2(fd, number)
+        os.close(fd)
+    if order["new_session"] and os.isatty(0):
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
     # Python's own are of what was there when it started.
     sys.stdin = open(0, closefd=False)
-    sys.stdout = open(1, "w", closefd=False)
-    sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)
+    sys.stdout = _output(1, is_by_line=os.isatty(1), errors="strict")
+    sys.stderr = _output(2, is_by_line=True, errors="backslashreplace")
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    program: str = order["program"]
-    sys.argv = [program, *order["arguments"]]
-    if order["is_module"]:
+    sys.path[1:1] = [each for each in order["env"].get("PYTHONPATH", "").split(os.pathsep) if each]
+    importlib.invalidate_caches()
+    if order["words"][0] == "-m":
+        sys.argv = order["words"][1:]
         sys.path[0] = order["cwd"]
-        runpy.run_module(program, run_name="__main__", alter_sys=True)
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
-        sys.path[0] = str(pathlib.Path(program).parent)
-        runpy.run_path(program, run_name="__main__")
+        sys.argv = order["words"]
+        sys.path[0] = str(pathlib.Path(sys.argv[0]).absolute().parent)
+        runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _output(fd: int, *, is_by_line: bool, errors: str) -> io.TextIOWrapper:
+    """Return a standard stream as Python makes it."""
+    is_unbuffered = bool(os.environ.get("PYTHONUNBUFFERED"))
+    binary: Any = open(fd, "wb", buffering=0 if is_unbuffered else -1, closefd=False)
+    return io.TextIOWrapper(binary, errors=errors, newline="\n", line_buffering=is_by_line, write_through=is_unbuffered)
 
 
 if __name__ == "__main__":

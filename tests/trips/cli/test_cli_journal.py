@@ -15,11 +15,7 @@ from typing import Any
 import pytest
 
 from tests.support.waiting import eventually
-from tests.support.warm import warm
 from tests.trips.kits.terminal import CommandOutput, environment, ramet, running_ramet
-
-__all__ = ["warm"]  # a fixture is used by its name
-pytestmark = pytest.mark.usefixtures("warm")
 
 JOBS = """
 import asyncio, pathlib, sys, time

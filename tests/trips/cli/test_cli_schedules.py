@@ -27,12 +27,8 @@ from ramet.host.schedules.offline import OfflineScheduler
 from ramet.host.schedules.view import ScheduleView, view_now
 from ramet.store.sqlite.store import SqliteStore
 from tests.support.waiting import eventually
-from tests.support.warm import warm
 from tests.trips.agents import scheduled
 from tests.trips.kits.terminal import CommandOutput, environment, ramet
-
-__all__ = ["warm"]  # a fixture is used by its name
-pytestmark = pytest.mark.usefixtures("warm")
 
 JOBS = """
 import asyncio, pathlib

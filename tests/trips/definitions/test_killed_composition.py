@@ -19,9 +19,8 @@ from ramet.store.contract import Store
 from ramet.store.postgres import PostgresStore
 from ramet.store.sqlite.store import SqliteStore
 from tests.support.postgres import Server, fresh_schema, postgres
-from tests.support.warm import Forked, Warm, warm
 
-__all__ = ["postgres", "warm"]  # fixtures are used by their names
+__all__ = ["postgres"]  # fixtures are used by their names
 
 PROGRAM = pathlib.Path(__file__).parents[1] / "programs" / "composition.py"
 #: Path of a step → the words that it leaves.
@@ -46,17 +45,11 @@ class Outcome(NamedTuple):
     output: dict[str, Any]
 
 
-async def run_program(
-    folder: pathlib.Path, shape: str, events: int, dsn: tuple[str, ...] = (), warm: Warm | None = None
-) -> Outcome:
+async def run_program(folder: pathlib.Path, shape: str, events: int, dsn: tuple[str, ...] = ()) -> Outcome:
     """Run one process on the folder until it kills itself after some events, or ends."""
     backend = "local" if shape == "sandboxed" else "none"
     arguments = (str(folder), shape, str(events), backend, *dsn)
-    child: asyncio.subprocess.Process | Forked
-    if warm is None:
-        child = await asyncio.create_subprocess_exec(sys.executable, PROGRAM, *arguments, stdout=PIPE)
-    else:
-        child = await warm.start(PROGRAM, *arguments, stdout=PIPE)
+    child = await asyncio.create_subprocess_exec(sys.executable, PROGRAM, *arguments, stdout=PIPE)
     assert child.stdout is not None
     output = await child.stdout.read()
     return Outcome(await child.wait(), msgspec.json.decode(output) if output else {})
@@ -82,19 +75,17 @@ def effects(folder: pathlib.Path) -> Counter[str]:
     return Counter(file.read_text().splitlines()) if file.exists() else Counter()
 
 
-async def kill_and_resume(
-    folder: pathlib.Path, store: Store, shape: str, at: list[int], *dsn: str, warm: Warm | None = None
-) -> None:
+async def kill_and_resume(folder: pathlib.Path, store: Store, shape: str, at: list[int], *dsn: str) -> None:
     """Kill one process after another after some events.
 
     Then check that the last completes as if nothing had happened.
     """
     for events in at:
-        assert (await run_program(folder, shape, events, dsn, warm)).code == -signal.SIGKILL
+        assert (await run_program(folder, shape, events, dsn)).code == -signal.SIGKILL
     ended_paths = {event.path for event in await recorded_events(store) if isinstance(event, RunEnded)}
     before = effects(folder)
 
-    last = await run_program(folder, shape, 0, dsn, warm)
+    last = await run_program(folder, shape, 0, dsn)
 
     expected = [7, "it is written"] if shape == "mixed" else [1, 1, 2, 3]
     assert (last.code, last.output["status"], last.output["value"]) == (0, "completed", expected)
@@ -140,6 +131,6 @@ async def test_a_composition_resumes_from_postgresql(tmp_path: pathlib.Path, pos
 
 @pytest.mark.slow
 @pytest.mark.parametrize("at", range(2, EVENTS))
-async def test_a_composition_resumes_after_a_kill_at_any_event(tmp_path: pathlib.Path, warm: Warm, at: int) -> None:
+async def test_a_composition_resumes_after_a_kill_at_any_event(tmp_path: pathlib.Path, at: int) -> None:
     """The process is killed after each event of its run."""
-    await kill_and_resume(tmp_path, SqliteStore(tmp_path / "journal.db"), "mixed", [at], warm=warm)
+    await kill_and_resume(tmp_path, SqliteStore(tmp_path / "journal.db"), "mixed", [at])

@@ -20,12 +20,8 @@ from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.models.scripted.dialogue import Call, ReplyStep
 from ramet.tools.workspace import workspace_tools
 from tests.support.waiting import eventually
-from tests.support.warm import warm
 from tests.trips.agents import scheduled
 from tests.trips.kits.sessions import of_kind, run_of
-
-__all__ = ["warm"]  # a fixture is used by its name
-pytestmark = pytest.mark.usefixtures("warm")
 
 KEEP_COUNT = FolderLimits().count or 0
 WRITES = Call("Write", {"file_path": "note.txt", "content": "to be kept"})

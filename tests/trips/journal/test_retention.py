@@ -24,12 +24,8 @@ from ramet.store.sqlite.store import SqliteStore
 from tests.support.serving import short_folder
 from tests.support.turns import chunks_of
 from tests.support.waiting import eventually
-from tests.support.warm import warm
 from tests.trips.agents import scheduled
 from tests.trips.kits.terminal import CommandOutput, environment, ramet
-
-__all__ = ["warm"]  # a fixture is used by its name
-pytestmark = pytest.mark.usefixtures("warm")
 
 KERNEL = """
 import asyncio, pathlib, sys

@@ -13,8 +13,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-from tests.support import warm
 from tests.support.providers import Provider
+from tests.support.warm import starts_warm
 
 MODEL = "openai:gpt-5.4-mini"
 BOUND_S = 180.0  #: passed only by a test that fails
@@ -57,27 +57,11 @@ async def running_ramet(
 
 
 async def ramet(*args: str, stdin: bytes = b"", **options: Any) -> CommandOutput:
-    """Run a command to its end, with pipes. Without text on stdin it starts warm where a module asks for that."""
-    if not stdin and not options and (starter := warm.current_starter()):
-        return await _warm(starter, *args)
+    """Run a command to its end, with pipes."""
     async with running_ramet(*args, stdin=PIPE, stdout=PIPE, stderr=PIPE, **options) as process:
         out, err = await process.communicate(stdin)
     assert process.returncode is not None
     return CommandOutput(process.returncode, out.decode(), err.decode())
-
-
-async def _warm(starter: warm.Warm, *args: str) -> CommandOutput:
-    process = await starter.start("ramet", *args, env=environment(None), stdout=PIPE, stderr=PIPE)
-    assert process.stdout is not None
-    assert process.stderr is not None
-    try:
-        async with asyncio.timeout(BOUND_S):
-            out, err = await asyncio.gather(process.stdout.read(), process.stderr.read())
-            return CommandOutput(await process.wait(), out.decode(), err.decode())
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 class Terminal:
@@ -132,11 +116,16 @@ async def terminal(*args: str, server: Provider, columns: int = 80, lines: int =
     """Yield a terminal in which `ramet …` has just started."""
     keyboard, line = pty.openpty()
     termios.tcsetwinsize(line, (lines, columns))
+    modes = termios.tcgetattr(line)
+    modes[3] |= termios.NOFLSH  # Ctrl-C would discard what is written, and was not read yet, a moment after its signal.
+    termios.tcsetattr(line, termios.TCSANOW, modes)
     terminal = Terminal(keyboard)
     asyncio.get_running_loop().add_reader(keyboard, terminal.read)
     options: dict[str, Any] = {"stdin": line, "stdout": line, "stderr": line, "start_new_session": True}
     try:
-        async with running_ramet(*args, server=server, preexec_fn=_own_terminal, **options) as terminal.process:
+        if not starts_warm():
+            options["preexec_fn"] = _own_terminal
+        async with running_ramet(*args, server=server, **options) as terminal.process:
             os.close(line)
             yield terminal
     finally:

@@ -20,12 +20,8 @@ from ramet.host.notifications.lost_kernels import LOST_KERNELS
 from ramet.store.contract import Store
 from tests.support.store_addresses import ROOT, store_at, wait_until_released
 from tests.support.waiting import eventually
-from tests.support.warm import warm
 from tests.support.webhook_receiver import Answer, Post, Receiver, receiver
 from tests.trips.programs.notifying import NOTIFICATIONS, finish, lead, model, pay, store_of, wait_recorded, webhook
-
-__all__ = ["warm"]  # a fixture is used by its name
-pytestmark = pytest.mark.usefixtures("warm")
 
 PROGRAM = pathlib.Path(__file__).parents[1] / "programs" / "notifying.py"
 
@@ -49,12 +45,7 @@ def noting(folder: pathlib.Path, *, refusals: int = 0) -> Answer:
 
 async def run_program(*words: object) -> int:
     """Run the program to its end; return its exit code."""
-    from tests.support import warm
-
     env, arguments = {**os.environ, "PYTHONPATH": str(ROOT)}, list(map(str, words))
-    if starter := warm.current_starter():
-        child = await starter.start(PROGRAM, *arguments, env=env)
-        return await child.wait()
     process = await asyncio.create_subprocess_exec(sys.executable, PROGRAM, *arguments, env=env)
     return await process.wait()
 

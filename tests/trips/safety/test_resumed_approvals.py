@@ -14,11 +14,7 @@ from ramet.core.errors import DefinitionMissing, Unknown
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event, decode
 from ramet.core.outcome import Status
 from tests.support.store_addresses import run_program_until_killed, store_at
-from tests.support.warm import warm
 from tests.trips.programs.approvals import effects, living_paths, model, question, resumed_root, runtime_of, tools
-
-__all__ = ["warm"]  # a fixture is used by its name
-pytestmark = pytest.mark.usefixtures("warm")
 
 PROGRAM = pathlib.Path(__file__).parents[1] / "programs" / "approvals.py"
 

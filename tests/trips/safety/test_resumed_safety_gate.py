@@ -17,13 +17,9 @@ from ramet.host.safety.gate import SafetyGate
 from ramet.spawn.handle import Handle
 from ramet.store.memory import MemoryStore
 from tests.support.store_addresses import run_program_until_killed, store_at
-from tests.support.warm import warm
 from tests.trips.kits.safety import intention_outcomes
 from tests.trips.kits.sessions import answers, of_kind
 from tests.trips.programs.safety_gate import ALLOWS, ASKS, Second, model, payer, tools
-
-__all__ = ["warm"]  # a fixture is used by its name
-pytestmark = pytest.mark.usefixtures("warm")
 
 PROGRAM = pathlib.Path(__file__).parents[1] / "programs" / "safety_gate.py"
 

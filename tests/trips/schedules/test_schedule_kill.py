@@ -19,11 +19,8 @@ from ramet.store.postgres import PostgresStore
 from tests.support.postgres import Server, postgres
 from tests.support.postgres_stores import schema
 from tests.support.store_addresses import ROOT, run_program_until_killed, store_at
-from tests.support.warm import warm
 
-__all__ = ["postgres", "schema", "warm"]  # fixtures are used by their names
-pytestmark = pytest.mark.usefixtures("warm")
-
+__all__ = ["postgres", "schema"]  # fixtures are used by their names
 SCRIPT = pathlib.Path(__file__).parents[1] / "programs" / "own_schedule.py"
 SEVERAL = pathlib.Path(__file__).parents[1] / "programs" / "shared_schedule.py"
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import pathlib
 import signal
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,11 +16,9 @@ from ramet.host.journal.journal import TREES
 from ramet.host.retention.sweep import sweep
 from ramet.store.contract import Entry
 from tests.support import postgres
-from tests.support.warm import Warm, warm
 from tests.trips.kits.terminal import environment
 from tests.trips.programs import killed_spawn
 
-__all__ = ["warm"]  # a fixture is used by its name
 ROOT = pathlib.Path(__file__).parents[3]
 
 
@@ -36,12 +36,11 @@ def server(request: pytest.FixtureRequest) -> list[str]:
 
 
 @pytest.mark.parametrize("moment", ["early", "between", "together", "born"])
-async def test_a_spawn_is_resumed_or_never_happened(
-    tmp_path: pathlib.Path, server: list[str], warm: Warm, moment: str
-) -> None:
+async def test_a_spawn_is_resumed_or_never_happened(tmp_path: pathlib.Path, server: list[str], moment: str) -> None:
     """The kill comes around the write of the tree's document. No tree is invisible, and leftovers are collected."""
     words = (str(tmp_path), moment, *server)
-    process = await warm.start("tests.trips.programs.killed_spawn", *words, cwd=ROOT, env=environment(None))
+    program = (sys.executable, "-m", "tests.trips.programs.killed_spawn", *words)
+    process = await asyncio.create_subprocess_exec(*program, cwd=ROOT, env=environment(None))
     assert await process.wait() == -signal.SIGKILL
 
     store = killed_spawn.store_of(tmp_path, server)

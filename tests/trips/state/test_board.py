@@ -18,12 +18,8 @@ from ramet.store.memory import MemoryStore
 from ramet.tools.agents.board import Owner, Task, TaskRefused, board_tools
 from tests.conformance.stores import STORES
 from tests.support.store_addresses import KINDS, run_program_until_killed, store_at
-from tests.support.warm import warm
 from tests.trips.kits.sessions import answers, specialist_call
 from tests.trips.programs.board import STEPS, do, model, tools
-
-__all__ = ["warm"]  # a fixture is used by its name
-pytestmark = pytest.mark.usefixtures("warm")
 
 PROGRAM = pathlib.Path(__file__).parents[1] / "programs" / "board.py"
 ANN, BOB = Owner("run-ann", "main/ann"), Owner("run-bob", "main/bob")

@@ -23,14 +23,11 @@ from ramet.tools.context import current
 from tests.support.empty_stores import store_address
 from tests.support.store_addresses import run_program_until_killed, store_at
 from tests.support.waiting import eventually
-from tests.support.warm import warm
 from tests.trips.agents import stateful as agents
 from tests.trips.programs import stateful_kernel
 from tests.trips.recovery.test_resume import lost_runtime
 
-__all__ = ["store_address", "warm"]  # fixtures are used by their names
-pytestmark = pytest.mark.usefixtures("warm")
-
+__all__ = ["store_address"]  # fixtures are used by their names
 PROGRAM = pathlib.Path(stateful_kernel.__file__)
 
 
