@@ -10,7 +10,7 @@ import pathlib
 import signal
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from tests.chaos.deadly import Kill
 from tests.support import warm
@@ -82,6 +82,23 @@ async def start(
             start_new_session=True,
         )
     return Kernel(process, errors)
+
+
+@contextlib.asynccontextmanager
+async def taken_over(trip: str, folder: pathlib.Path, kill: Kill | None, server: Sequence[str]) -> AsyncIterator[None]:
+    """Have the kernel of a trip killed beside another one, which has taken the tree over and ended well afterwards."""
+    with inheriting_orphans() as orphans:
+        other = await start(f"{trip} taken over", folder, None, (*server, "other"))
+        orphans.expect(other.pid)
+        try:
+            await eventually((folder / "standing by").exists, within_s=60)
+            killed = await start(trip, folder, kill, (*server, "killed"))
+            assert await killed.end() == -signal.SIGKILL, killed.words
+            yield
+            assert await other.end() == 0, other.words
+        finally:
+            other.kill()
+        await orphans.wait_ended()
 
 
 @contextlib.contextmanager
