@@ -9,6 +9,7 @@ import pathlib
 import signal
 from typing import Any, NamedTuple, NoReturn
 
+from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
 from ramet.store.contract import Document, Entry, Store
 
 
@@ -84,6 +85,25 @@ def make_deadly(store: Store, kill: Kill | None, log: pathlib.Path) -> None:
         return written
 
     store.append, store.put = deadly_append, deadly_put  # type: ignore[method-assign]
+
+
+def make_deadly_by_kill(backend: Backend, mark: pathlib.Path) -> None:
+    """Make this process die, and remove a mark, as soon as a sandbox of a backend has been killed."""
+    start = backend.start
+
+    async def deadly_start(spec: SandboxSpec) -> Sandbox:
+        sandbox = await start(spec)
+        kill = sandbox.kill
+
+        async def deadly_kill(grace_s: float = KILL_GRACE_S) -> Exit:
+            await kill(grace_s)
+            mark.unlink()  # noqa: ASYNC240 - nothing goes on after this
+            die()
+
+        sandbox.kill = deadly_kill  # type: ignore[method-assign]
+        return sandbox
+
+    backend.start = deadly_start  # type: ignore[method-assign]
 
 
 def fill(disk: pathlib.Path) -> None:

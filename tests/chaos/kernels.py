@@ -10,7 +10,7 @@ import pathlib
 import signal
 import sys
 from asyncio.subprocess import PIPE
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from tests.chaos.deadly import Kill
 from tests.support.waiting import alive, eventually
@@ -62,7 +62,7 @@ class Kernel:
 async def start(
     trip: str, folder: pathlib.Path, kill: Kill | None = None, server: Sequence[str] = (), *, before: Sequence[str] = ()
 ) -> Kernel:
-    """Start a process of a trip, warm where the test module asks for it.
+    """Start a process of a trip.
 
     `before` is a command that starts the program.
     """
@@ -79,6 +79,23 @@ async def start(
             start_new_session=True,
         )
     return Kernel(process, errors)
+
+
+@contextlib.asynccontextmanager
+async def taken_over(trip: str, folder: pathlib.Path, kill: Kill | None, server: Sequence[str]) -> AsyncIterator[None]:
+    """Have the kernel of a trip killed beside another one, which has taken the tree over and ended well afterwards."""
+    with inheriting_orphans() as orphans:
+        other = await start(f"{trip} taken over", folder, None, (*server, "other"))
+        orphans.expect(other.pid)
+        try:
+            await eventually((folder / "standing by").exists, within_s=60)
+            killed = await start(trip, folder, kill, (*server, "killed"))
+            assert await killed.end() == -signal.SIGKILL, killed.words
+            yield
+            assert await other.end() == 0, other.words
+        finally:
+            other.kill()
+        await orphans.wait_ended()
 
 
 @contextlib.contextmanager

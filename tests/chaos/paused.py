@@ -13,34 +13,43 @@ from ramet import Agent, AgentRuntime, Limits, Policy
 from ramet.core.limits import SpawnLimits
 from ramet.models.scripted.dialogue import Call, Script
 from ramet.spawn.handle import Handle
-from tests.chaos import limited
+from tests.chaos import limited, planned, talking
 from tests.chaos.deadly import die
 
 ASKED, ANSWERED = "have both halves tallied", "both halves are tallied"
 HALVES = ("left", "right")
 NOTES = 3
+CONFINED = "confined"
 #: How many requests the tree makes if no kill and no pause cuts one: two of the root, and those of its children.
 REQUESTS = 2 + len(HALVES) * (NOTES + 1)
-SCRIPT: Script = {
-    ASKED: [
-        [Call("Agent", {"prompt": f"tally {half}", "subagent_type": "general-purpose"}) for half in HALVES],
-        ANSWERED,
-    ],
-    **{
-        f"tally {half}": [
-            *(Call("note", {"text": f"{half} {number}"}) for number in range(NOTES)),
-            f"{half} is tallied",
-        ]
-        for half in HALVES
-    },
-}
 REASON = "lunch"
+
+
+def script(trip: str) -> Script:
+    """Return the dialogue of a trip. On the trip `talk` the first half is tallied in a sandbox, on `outliving` all."""
+    agents = (CONFINED if trip == "talk" else "general-purpose", "general-purpose")
+    return {
+        ASKED: [
+            [
+                Call("Agent", {"prompt": f"tally {half}", "subagent_type": agent})
+                for half, agent in zip(HALVES, agents, strict=True)
+            ],
+            ANSWERED,
+        ],
+        **{
+            f"tally {half}": [
+                *(Call("note", {"text": f"{half} {number}"}) for number in range(NOTES)),
+                f"{half} is tallied",
+            ]
+            for half in HALVES
+        },
+    }
 
 
 async def begin(runtime: AgentRuntime, folder: pathlib.Path, trip: str) -> Handle | None:
     """Resume or spawn the tree, and let its owner attend to it."""
-    tools = limited.tools(folder, trip)
-    for handle in await runtime.resume(llm=limited.model(folder), tools=tools):
+    tools = planned.tools(folder) if trip == "host" else talking.tools()
+    for handle in await runtime.resume(llm=limited.model(folder), tools=tools, agents=[_confined()]):
         return _attend(handle, folder)
     if (folder / "begun").exists():
         return None
@@ -48,10 +57,10 @@ async def begin(runtime: AgentRuntime, folder: pathlib.Path, trip: str) -> Handl
         Agent(name="lead", model=limited.model(folder)),
         ASKED,
         tools=tools,
-        agents=limited.general(),
+        agents={**limited.general(), CONFINED: _confined()},
         limits=Limits(model_calls=100),
         spawn_limits=SpawnLimits(children=4, running=4),
-        policy=Policy(allow_sub_agents=True, memory_mb=4096, cpu_cores=8) if trip == "talk" else None,
+        policy=Policy(allow_sub_agents=True, memory_mb=4096, cpu_cores=8) if trip == "outliving" else None,
     )
     return _attend(handle, folder)
 
@@ -59,6 +68,10 @@ async def begin(runtime: AgentRuntime, folder: pathlib.Path, trip: str) -> Handl
 async def take_over(runtime: AgentRuntime, folder: pathlib.Path, trip: str) -> Handle | None:
     """Wait until the tree of a dead kernel can be taken over, and let its owner attend to it here."""
     return _attend(await limited.adopted(runtime, folder, trip), folder)
+
+
+def _confined() -> Agent:
+    return Agent(name=CONFINED, description="Tallies in a sandbox.", policy=Policy())
 
 
 def _attend(handle: Handle, folder: pathlib.Path) -> Handle:

@@ -26,7 +26,7 @@ from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Store
 from tests.chaos import functions, talking
-from tests.chaos.deadly import Kill, die, make_deadly
+from tests.chaos.deadly import Kill, die, make_deadly, make_deadly_by_kill
 from tests.chaos.planned import Planned, tools
 from tests.support.outliving import OutlivingBackend
 
@@ -150,7 +150,10 @@ def outliving(folder: pathlib.Path) -> Backend:
     """Return a backend whose sandboxes outlive a killed kernel."""
     runs = RunFolders(folder).root
     runs.mkdir(0o700, parents=True, exist_ok=True)
-    return OutlivingBackend(runs)
+    backend = OutlivingBackend(runs)
+    if (folder / "dies after a kill").exists():
+        make_deadly_by_kill(backend, folder / "dies after a kill")
+    return backend
 
 
 def pods(folder: pathlib.Path) -> Backend:
@@ -202,7 +205,10 @@ TRIPS: dict[str, tuple[Trip, BackendName | Callable[[pathlib.Path], Backend] | N
     "schedule": (schedule, None),
     **{f"limited {trip}": (limited(trip), None) for trip in ("one", "nested", "hundred")},
     "limited talk": (limited("talk"), "local"),
+    "limited outliving": (limited("talk"), outliving),
     "paused host": (paused("host"), None),
+    "paused talk": (paused("talk"), "local"),
+    "paused outliving": (paused("outliving"), outliving),
     "paused host taken over": (paused("host", takes_over=True), None),
     **{f"limited {trip} taken over": (limited(trip, takes_over=True), None) for trip in ("one", "nested", "hundred")},
 }

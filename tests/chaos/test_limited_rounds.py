@@ -22,7 +22,7 @@ import pytest
 from ramet.core import events
 from tests.chaos.checks import read_events, the_tree
 from tests.chaos.deadly import Kill
-from tests.chaos.kernels import ROOT, inheriting_orphans, start
+from tests.chaos.kernels import ROOT, inheriting_orphans, start, taken_over
 from tests.chaos.limited import GIVEN, RAISE
 from tests.chaos.limited_rounds import (
     INTERESTING,
@@ -35,7 +35,6 @@ from tests.chaos.limited_rounds import (
     play,
 )
 from tests.support.postgres import Server, fresh_schema, reason_absent, shared
-from tests.support.waiting import eventually
 
 #: Rounds that are a part of `make test`.
 FIRST = 30
@@ -103,6 +102,21 @@ async def test_a_limit_of_five_raised_by_three_sends_exactly_eight_requests(trip
     assert model.count == sum(each["type"] == "ai" for run in story.runs.values() for each in run.messages)
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine")
+@pytest.mark.slow
+async def test_a_conversation_that_was_given_up_at_a_limit_is_no_crash(tmp_path: pathlib.Path) -> None:
+    """The kernel ends the process at the limit and is killed at once. The next one goes on from the record."""
+    (tmp_path / "dies after a kill").touch()
+    async with counting_provider(tmp_path) as model:
+        with inheriting_orphans() as orphans:
+            killed = await start("limited outliving", tmp_path)
+            assert await killed.end() == -signal.SIGKILL, killed.words
+            kernel = await start("limited outliving", tmp_path)
+            assert await kernel.end() == 0, kernel.words
+            await orphans.wait_ended()
+    look("talk", tmp_path, await read_events(tmp_path), model)
+
+
 MOMENTS = [
     ("one", Kill("before", "limit_paused", 1)),
     ("nested", Kill("acked", "limit_paused", 2)),
@@ -122,18 +136,8 @@ async def test_a_kernel_that_takes_over_is_asked_to_raise(
     """One of two kernels is killed. The other one takes the tree over, and a repeated raise counts once."""
     with schema_of(server) as given:
         async with counting_provider(tmp_path) as model:
-            with inheriting_orphans() as orphans:
-                other = await start(f"limited {trip} taken over", tmp_path, None, (*given, "other"))
-                orphans.expect(other.pid)
-                try:
-                    await eventually((tmp_path / "standing by").exists, within_s=60)
-                    killed = await start(f"limited {trip}", tmp_path, kill, (*given, "killed"))
-                    assert await killed.end() == -signal.SIGKILL, killed.words
-                    check_bounds(await read_events(tmp_path, given), model)
-                    assert await other.end() == 0, other.words
-                finally:
-                    other.kill()
-                await orphans.wait_ended()
+            async with taken_over(f"limited {trip}", tmp_path, kill, given):
+                check_bounds(await read_events(tmp_path, given), model)
         look(trip, tmp_path, await read_events(tmp_path, given), model)
 
 

@@ -229,6 +229,8 @@ class PausedTree(RuleBasedStateMachine):
         assert holding == working
         assert self.slots.in_use == len(working)
         assert not self.slots.queue_length or self.slots.in_use == self.shape.running, "a lost wake-up"
+        if not self.slots.queue_length:  # Otherwise a spawn that found room may wait for the slot of its caller.
+            assert self.admission.slot_count == len(self.living), "a spawn that waits holds room"
         is_full = len(self.living) >= self.shape.runs or any(self.is_full(run) for run in self.living)
         assert not self.admission.queue_length or is_full, "a spawn waits for room that is free"
         for run in self.living:

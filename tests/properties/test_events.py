@@ -124,7 +124,8 @@ def test_event_types_are_stable_names() -> None:
         limit_paused limits_raised
         mail_delivered mail_pushed message_discarded message_recorded model_asked model_charged model_retried notice
         pause_ended policy_decided quota_reached result_reused run_ended run_looping run_paused run_resumed
-        run_retried run_silent run_spawned sandbox_frozen sandbox_started state_changed state_committed text_delta
+        run_retried run_silent run_spawned sandbox_frozen sandbox_given_up sandbox_started state_changed
+        state_committed text_delta
         threshold_crossed time_started
         time_stopped tool_ended tool_started turn_ended turn_started""".split()
     )

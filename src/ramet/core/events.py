@@ -108,10 +108,7 @@ class ModelAsked(Event, frozen=True, kw_only=True, tag="model_asked"):
 
 
 class ModelCharged(Event, frozen=True, kw_only=True, tag="model_charged"):
-    """Usage that the conversation does not show: of a failed request, or of an aside, such as a summary.
-
-    Or the usage is of calls of a reply that no event reports, and that may have run in a sandbox.
-    """
+    """Usage that the conversation does not show: of a failed request, an aside, or calls that no event reports."""
 
     step_id: str
     usage: Usage
@@ -357,6 +354,10 @@ class SandboxFrozen(Event, frozen=True, kw_only=True, tag="sandbox_frozen"):
     memory_mb: float
 
 
+class SandboxGivenUp(Event, frozen=True, kw_only=True, tag="sandbox_given_up"):
+    """The process of a paused conversation, which could outlive its kernel, is about to be ended; another follows."""
+
+
 class FolderLost(Event, frozen=True, kw_only=True, tag="folder_lost"):
     """The folder of a sandboxed run was lost: the run continues in an empty one, and its agent is informed."""
 
@@ -364,10 +365,7 @@ class FolderLost(Event, frozen=True, kw_only=True, tag="folder_lost"):
 
 
 class ClockStepped(Event, frozen=True, kw_only=True, tag="clock_stepped"):
-    """The clock of the machine was set since the previous event.
-
-    Times before and after this event come from two different clocks.
-    """
+    """The clock of the machine was set since the previous event: times before and after are those of two clocks."""
 
     by_s: float  #: forward; negative if the clock was set back
 
@@ -458,6 +456,7 @@ AnyEvent = (
     | Compacted
     | SandboxStarted
     | SandboxFrozen
+    | SandboxGivenUp
     | FolderLost
     | ClockStepped
     | RunRetried

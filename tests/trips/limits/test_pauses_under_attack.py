@@ -13,8 +13,8 @@ from ramet.core.events import RunPaused
 from ramet.models.scripted.dialogue import Call
 from ramet.tools.context import current
 from tests.support.waiting import eventually
-from tests.trips.kits.pausing import paused, pausing
-from tests.trips.kits.sessions import Gate, answers, async_tool, of_kind, run_of, session_events
+from tests.trips.kits.pausing import paused, pausing, states
+from tests.trips.kits.sessions import Gate, answers, async_tool, of_kind, open_tree_of, run_of, session_events
 
 SECRET = "hunter2-hunter2"
 
@@ -160,6 +160,28 @@ async def test_a_prompt_and_a_birth_wait_for_the_same_pause(is_birth_first: bool
         await session.handle().resume()
         assert (await prompt).value == "done"
         assert (await (await birth).result()).value == "done"
+
+
+async def test_a_birth_that_waits_for_the_end_of_a_pause_holds_no_place() -> None:
+    """A birth below a paused run leaves the room to others, as one at a limit does. One that found room is done."""
+    model = ScriptedModel({"tend the gate": [Call("gate"), "tended"], "": ["done"]})
+    shape = SpawnLimits(children=2, runs=3)
+    async with Session(model, [Gate().tool], spawn_limits=shape) as session:
+        admission = open_tree_of(session).tree.register.admission
+        first, second = [await session.spawn(SpawnRequest(prompt="tend the gate", mode="fresh")) for _ in range(2)]
+        in_line = asyncio.create_task(session.spawn(SpawnRequest(prompt="go", mode="fresh")))
+        await eventually(lambda: admission.queue_length == 1)
+        await session.handle().pause()
+        for each in (first, second):
+            await each.cancel()
+
+        child = await in_line  # It had begun before.
+        birth = asyncio.create_task(session.spawn(SpawnRequest(prompt="go", mode="fresh")))
+        await eventually(lambda: run_of(session, "main").pauses.waits == 1)
+        assert (admission.slot_count, admission.queue_length) == (2, 0)
+        assert states(session)[str(child.path)] == "paused"
+        await session.handle().resume()
+        assert (await child.result()).value == (await (await birth).result()).value == "done"
 
 
 async def test_no_time_passes_for_a_paused_run_that_waits_for_a_slot() -> None:

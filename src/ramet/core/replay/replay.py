@@ -25,7 +25,6 @@ from ramet.core.events import (
     LimitsRaised,
     MailDelivered,
     MailPushed,
-    MessageDiscarded,
     MessageRecorded,
     ModelAsked,
     ModelCharged,
@@ -38,6 +37,7 @@ from ramet.core.events import (
     RunRetried,
     RunSpawned,
     SandboxFrozen,
+    SandboxGivenUp,
     SandboxStarted,
     StateChanged,
     TimeStarted,
@@ -175,8 +175,6 @@ class TreeReplay:
                 run.raised.append(event)
                 if amounts := {name: more for name, more in event.add.items() if name in RESOURCES}:
                     self.ledger.append(LedgerEntry(run.id, RAISED, raised=amounts))
-            case MessageDiscarded():
-                pass  # Its cost is recorded as a separate event.
             case StateChanged():
                 if run.result is not None:  # Its conversation was reopened.
                     self._reopen_run(run)
@@ -209,11 +207,13 @@ class TreeReplay:
             case TimeStarted():
                 run.active_time.start(event.at)
             case SandboxStarted():
-                run.sandbox, run.was_sandboxed = (event if event.sandbox else None), True
+                run.sandbox, run.was_sandboxed, run.is_given_up = (event if event.sandbox else None), True, False
                 run.recorded_reports = run.recorded_reports if event.adopted else 0
                 run.ports = _ports(event.policy)
             case SandboxFrozen():
                 run.frozen_mb = event.memory_mb
+            case SandboxGivenUp():
+                run.is_given_up = True
             case RunRetried():
                 run.sandbox, run.is_retried, run.attempt = None, True, event.attempt + 1
             case MailPushed():

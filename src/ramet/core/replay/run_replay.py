@@ -126,6 +126,7 @@ class RunReplay:
     past_approvals: list[str] = field(default_factory=list)  #: ids of questions about calls that were answered
     frozen_mb: float | None = None  #: memory that its frozen process holds, while it is paused
     sandbox: SandboxStarted | None = None  #: the newest of its newest turn, if it may have outlived its kernel
+    is_given_up: bool = False  #: that sandbox was to be ended, because the run paused
     ports: dict[str, int] = field(default_factory=dict)  #: of its newest sandbox, by name
     recorded_reports: int = 0  #: number of the sandbox's reports that are recorded
     usage: Usage = NO_USAGE

@@ -64,6 +64,11 @@ def reserve_birth(parent: Run, plan: Plan) -> BirthReservation:
         raise
 
 
+def can_wait_at_limit(budget: Budget) -> bool:
+    """Return whether a birth that draws on this budget may wait at a limit that pauses."""
+    return any(owner is not None and owner.pauses for owner in map(budget.owner, RESOURCES))
+
+
 def own_scope(parent: Run, plan: Plan) -> ChildBudget | None:
     """Return a scope for a new run with limits of its own.
 

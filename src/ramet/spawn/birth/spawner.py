@@ -29,7 +29,7 @@ from ramet.isolation.git import worktree
 from ramet.isolation.git.worktree import Worktree
 from ramet.models.messages import encode
 from ramet.spawn.admission import AdmissionSlot
-from ramet.spawn.birth.child_budget import BirthReservation, ChildBudget, reserve_birth
+from ramet.spawn.birth.child_budget import BirthReservation, ChildBudget, can_wait_at_limit, reserve_birth
 from ramet.spawn.birth.plan import Plan, plan_birth, plan_root, system_messages
 from ramet.spawn.birth.policy_decisions import DecidedRequest, decide_child, decide_root, record
 from ramet.spawn.birth.record import to_data
@@ -91,13 +91,17 @@ class Spawner:
             rollback.callback(_uncount_spawn, parent)
             if plan.grant is not None:
                 await self._check_isolation(plan.grant)
-            # A birth that waits for room holds what it reserved, one that waits at a limit holds no room.
-            place, share = None, None
-            if not parent.context.budget.pauses:
+            # A birth that waits for room holds what it reserved; one that waits at a limit, or for the end of a pause,
+            # holds no room.
+            place, share, asking = None, None, _asking_context(parent, slot)
+            if not can_wait_at_limit(parent.context.budget):
+                await asking.wait_unpaused()
                 place = await self._admit(parent, plan, slot, rollback)
-            asking = _asking_context(parent, slot)
             try:
-                share = await asking.reserve(lambda: reserve_birth(parent, plan), BirthReservation.cancel)
+                if place is not None:
+                    share = reserve_birth(parent, plan)
+                else:
+                    share = await asking.reserve(lambda: reserve_birth(parent, plan), BirthReservation.cancel)
             except BudgetExceeded as refusal:
                 raise SpawnRefused(f"budget {refusal.resource}", str(refusal), free=refusal.left) from refusal
             rollback.callback(share.cancel)
@@ -324,7 +328,8 @@ def _asking_context(parent: Run, slot: Slot | None) -> ToolUseContext:
     A birth that the tree's owner asks for is no work of the parent, which may be idle: its wait takes no slot of it.
     """
     context = parent.context
-    if slot is not None or current_call.get(None) is not None or not (context.is_paused or context.budget.pauses):
+    may_wait = context.is_paused or can_wait_at_limit(context.budget)
+    if slot is not None or current_call.get(None) is not None or not may_wait:
         return context
     return dataclasses.replace(context, slot=Slot(Slots(None)))
 

@@ -44,6 +44,8 @@ async def adopt_sandbox(run: Run, spec: SandboxSpec, backend: Backend, replay: R
     why = ""
     if run.context.safety is not None:
         why = "only its kernel knew which calls the safety gate had allowed"
+    elif replay.is_given_up:
+        why = "it was given up when its run paused"
     elif replay.is_rewound:
         why = "its conversation is not recorded yet"
     if not why:

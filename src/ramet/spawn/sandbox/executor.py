@@ -25,7 +25,7 @@ from ramet.core.errors import (
     RametError,
     Unknown,
 )
-from ramet.core.events import Notice, RunResumed, RunRetried, SandboxStarted
+from ramet.core.events import Notice, RunResumed, RunRetried, SandboxGivenUp, SandboxStarted
 from ramet.core.outcome import ErrorInfo, Status
 from ramet.core.policy.policy import Grant, to_public_dict
 from ramet.core.policy.rights import IMPORTS
@@ -101,14 +101,10 @@ async def _run_attempts(run: Run, conversation: SandboxedConversation | None, pl
         run.sandbox.folder.record_resume()
     run.sandbox.was_started = True
     try:
-        if (
-            conversation is not None
-            and run.pauses.recorded_limit is not None
-            and (replay is None or replay.sandbox is None)
-        ):
-            await conversation.pause.wait_resumed(as_refusal(run.pauses.recorded_limit))
         while True:
             if replay is None:
+                if conversation is not None and run.pauses.recorded_limit is not None:
+                    await conversation.pause.wait_resumed(as_refusal(run.pauses.recorded_limit))
                 await run.context.wait_unpaused(is_counted=True)
             job = conversation or FunctionJob(run)
             at = _Attempt(attempt, backend, placement, replay)
@@ -305,6 +301,9 @@ async def _run_attempt(
                 verdict = error_result(run, error)
                 await running.sandbox.kill(0)
             except GivenUp:
+                if running.adoption_data:  # Otherwise a kernel that continues would take its end for a crash.
+                    run.context.emit(SandboxGivenUp)
+                    await run.context.wait_persisted()
                 await running.sandbox.kill(0)
                 running.has_exited = True
                 if (lost := await sync_files(running.sandbox)) is not None:
