@@ -10,6 +10,7 @@ MINUTES ?= 25
 SINCE  ?=
 FAST   ?= $$($(BIN)/python -m tests.support.affected $(SINCE))
 SEED   ?= 2
+AGENTS ?= claude-code codex gemini-cli opencode claude-agent-acp codex-acp
 
 export DEBIAN_FRONTEND := noninteractive
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -38,7 +39,7 @@ CLUSTER := etcd:etcd-server containerd:containerd runc:runc docker-registry:dock
   iptables:iptables conntrack:conntrack ip:iproute2 jq:jq curl:curl openssl:openssl xz:xz-utils gcc:gcc kubectl:kubernetes-client \
   /usr/lib/cni/bridge:containernetworking-plugins /usr/include/stdio.h:libc6-dev
 
-.PHONY: help setup tools cluster-tools demo lint check test test-kubernetes chaos mutants format bench bench-compare soak clean
+.PHONY: help setup tools cluster-tools demo lint check test test-kubernetes test-agents chaos mutants format bench bench-compare soak clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -63,6 +64,11 @@ test: setup ## every test, JOBS (3) at a time
 
 test-kubernetes: setup cluster-tools ## tests with pods: on a cluster of their own, or with KUBECONFIG and REGISTRY on yours
 	tests/cluster/cluster.sh run $(BIN)/pytest -n $(JOBS) -m kubernetes tests/kubernetes $(ARGS)
+
+test-agents: setup ## tests with the programs of other makers, which it installs once below .cache; AGENTS="codex" for some
+	@echo "== .cache/agents: $(AGENTS), as pinned in tests/agents/programs.toml (2.4 GB for all, a minute, once)"
+	$(BIN)/python -m tests.agents.install $(AGENTS)
+	$(BIN)/pytest -n $(JOBS) -m agents tests/agents $(ARGS)
 
 chaos: setup ## kill kernels in ROUNDS rounds (200), at moments that SEED draws, and look at what they leave
 	RAMET_CHAOS_ROUNDS=$(ROUNDS) RAMET_CHAOS_SEED=$(SEED) $(BIN)/pytest -n $(JOBS) -m chaos tests/chaos $(ARGS)

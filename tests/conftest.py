@@ -64,11 +64,22 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip the tests that need a cluster if none is given. A KUBECONFIG alone may be of a cluster that is in use."""
+    """Skip the tests that need a cluster, or programs of other makers, which are not here.
+
+    A KUBECONFIG alone may be of a cluster that is in use.
+    """
     if not (os.environ.get("KUBECONFIG") and os.environ.get("REGISTRY")):
         for item in items:
             if item.get_closest_marker("kubernetes"):
                 why = "no cluster is given (KUBECONFIG and REGISTRY): `make test-kubernetes` brings one up"
+                item.add_marker(pytest.mark.skip(reason=why))
+    for item in items:
+        for mark in item.iter_markers("agents"):
+            from tests.support.agent_programs import installed  # not for suites that borrow this file
+
+            missing = [name for name in mark.args if installed(name) is None]
+            if missing or not mark.args:
+                why = f"not installed: {', '.join(missing)}; `make test-agents` installs it"
                 item.add_marker(pytest.mark.skip(reason=why))
 
 

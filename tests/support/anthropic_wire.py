@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from tests.support.http import Answer
+
+_ids = itertools.count(1)
 
 _TYPES = {
     400: "invalid_request_error",
@@ -107,7 +110,7 @@ def _message(body: dict[str, Any], reply: AIMessage) -> dict[str, Any]:
     details = usage.get("input_token_details", {})
     cached, written = details.get("cache_read", 0), details.get("cache_creation", 0)
     return {
-        "id": "msg_loopback",
+        "id": f"msg_{next(_ids)}",  # clients take messages of one id for one message
         "type": "message",
         "role": "assistant",
         "model": body.get("model"),
@@ -124,6 +127,8 @@ def _message(body: dict[str, Any], reply: AIMessage) -> dict[str, Any]:
 
 
 def _stop_reason(reply: AIMessage) -> str:
+    if reply.response_metadata.get("cut_short"):
+        return "max_tokens"
     return "tool_use" if reply.tool_calls or reply.invalid_tool_calls else "end_turn"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 from tests.support.anthropic_wire import words
 from tests.support.http import Answer
 from tests.support.openai_wire import error, stream_error
+
+_ids = itertools.count(1)
 
 __all__ = ["error", "messages", "stream", "stream_error", "whole"]
 
@@ -36,8 +39,11 @@ def messages(body: dict[str, Any]) -> list[BaseMessage]:
 
 def whole(body: dict[str, Any], reply: AIMessage) -> dict[str, Any]:
     """Return the reply to a request without a stream."""
+    ended: dict[str, Any] = _response(body, reply, "completed")
+    if reply.response_metadata.get("cut_short"):
+        ended |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
     return {
-        **_response(body, "completed"),
+        **ended,
         "output": [*_message(reply), *_calls(reply)],
         "usage": _usage(reply),
     }
@@ -47,8 +53,9 @@ async def stream(
     answer: Answer, body: dict[str, Any], reply: AIMessage, pieces: Sequence[str] | None, *, closing: bool = True
 ) -> None:
     """Send the reply as events. Without `closing`, stop before the events that complete it."""
-    await _event(answer, "response.created", response=_response(body, "in_progress"))
-    at = {"item_id": "msg_loopback", "output_index": 0, "content_index": 0}
+    reply.id = f"{next(_ids)}"  # clients take items of one id for one item
+    await _event(answer, "response.created", response=_response(body, reply, "in_progress"))
+    at = {"item_id": f"msg_{reply.id}", "output_index": 0, "content_index": 0}
     for item in _message(reply):
         opened = {**item, "content": [], "status": "in_progress"}
         await _event(answer, "response.output_item.added", output_index=0, item=opened)
@@ -64,12 +71,13 @@ async def stream(
         called = {"item_id": item["id"], "output_index": index}
         await _event(answer, "response.function_call_arguments.delta", **called, delta=item["arguments"])
         await _event(answer, "response.output_item.done", output_index=index, item=item)
-    await _event(answer, "response.completed", response=whole(body, reply))
+    ended = whole(body, reply)
+    await _event(answer, f"response.{ended['status']}", response=ended)
 
 
-def _response(body: dict[str, Any], status: str) -> dict[str, Any]:
+def _response(body: dict[str, Any], reply: AIMessage, status: str) -> dict[str, Any]:
     return {
-        "id": "resp_loopback",
+        "id": f"resp_{reply.id}",
         "object": "response",
         "created_at": 0,
         "model": body.get("model"),
@@ -86,22 +94,28 @@ def _message(reply: AIMessage) -> list[dict[str, Any]]:
         return []
     part = {"type": "output_text", "text": str(reply.text), "annotations": []}
     return [
-        {"id": "msg_loopback", "type": "message", "role": "assistant", "status": "completed", "content": [part]},
+        {"id": f"msg_{reply.id}", "type": "message", "role": "assistant", "status": "completed", "content": [part]},
     ]
 
 
 def _calls(reply: AIMessage) -> list[dict[str, Any]]:
     return [
         {
-            "id": f"fc_{index}",
+            "id": f"fc_{reply.id}_{index}",
             "type": "function_call",
             "status": "completed",
             "call_id": call["id"],
-            "name": call["name"],
+            **_names(call["name"]),
             "arguments": json.dumps(call["args"]),
         }
         for index, call in enumerate(reply.tool_calls)
     ]
+
+
+def _names(tool: str) -> dict[str, str]:
+    """Return the members that name a tool, which may be one of a namespace: "mcp__tree/spawn_agent"."""
+    namespace, _, name = tool.rpartition("/")
+    return {"namespace": namespace, "name": name} if namespace else {"name": name}
 
 
 def _usage(reply: AIMessage) -> dict[str, Any]:

@@ -102,6 +102,8 @@ def _usage(reply: AIMessage) -> dict[str, Any]:
 
 
 def _finish_reason(reply: AIMessage) -> str:
+    if reply.response_metadata.get("cut_short"):
+        return "length"
     return "tool_calls" if reply.tool_calls or reply.invalid_tool_calls else "stop"
 
 

@@ -1,12 +1,13 @@
-"""Loopback servers with the wire formats of Anthropic and OpenAI, which play a script and count requests.
+"""Loopback servers with the wire formats of Anthropic, OpenAI and Gemini, which play a script and count requests.
 
-OpenAI has two: Chat Completions, and Responses (`server.openai(use_responses_api=True)`).
+OpenAI has two: Chat Completions, and Responses (`server.openai(use_responses_api=True)`). A request that asks for no
+reply (a look at the address, a count of tokens, a list of models) takes no step of the script.
 
     async with provider(["Hello.", Fail(429, retry_after_s=2), Call("grep", {"pattern": "x"})]) as server:
         await server.anthropic().ainvoke("hi")      # the real ChatAnthropic
         assert server.count == 1                    # HTTP requests, not method calls
 
-Scripts are those of `ramet.models.scripted.dialogue`, with three more ways to break off.
+Scripts are those of `ramet.models.scripted.dialogue`, with three more ways to break off and one way not to end.
 """
 
 from __future__ import annotations
@@ -14,22 +15,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-from collections.abc import AsyncIterator
+import json
+import sys
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from langchain_anthropic import ChatAnthropic
 from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage
 from langchain_openai import ChatOpenAI
 
 from ramet.core.errors import ModelFailed
 from ramet.models.scripted.dialogue import Call, Cut, Dialogue, Fail, Hang, ResolvedStep, Say, Script, Step
 from ramet.models.scripted.model import reply_of
-from tests.support import anthropic_wire, openai_responses_wire, openai_wire
+from tests.support import anthropic_wire, gemini_wire, openai_responses_wire, openai_wire
 from tests.support.http import Answer, Request, serve
 
-__all__ = ["Call", "Cut", "Fail", "Hang", "IncompleteStream", "Provider", "Script", "Step", "StreamError", "provider"]
+__all__ = [
+    "Call", "Cut", "Endless", "Fail", "Hang", "IncompleteStream", "Provider", "Say", "Script", "Step", "StreamError",
+    "cut_short", "provider",
+]  # fmt: skip
 
 _paths = itertools.count()
 
@@ -44,6 +51,14 @@ class StreamError(Cut):
     """A stream in which the provider reports an error after status 200."""
 
     error: str = "overloaded_error"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Endless(Cut):
+    """A stream of text that goes on until the client leaves."""
+
+    after_chars: int = 0
+    text: str = "And on, and on. "
 
 
 class Provider:
@@ -69,6 +84,11 @@ class Provider:
         """Return once so many requests have come."""
         async with self._arrivals:
             await self._arrivals.wait_for(lambda: self.count >= count)
+
+    @property
+    def generations(self) -> list[Request]:
+        """Return the requests that asked for a reply of a model."""
+        return [request for request in self.requests if _side_answer(request) is None]
 
     @property
     def bodies(self) -> list[dict[str, Any]]:
@@ -116,6 +136,12 @@ class Provider:
             self._arrivals.notify_all()
         if self.hold is not None:
             await self.hold.wait()
+        if (side_answer := _side_answer(request)) is not None:
+            if request.method == "HEAD":
+                await answer.send_text(200, "", {})
+            else:
+                await answer.send(200, side_answer)
+            return
         wire = _wire(request.path)
         for field, refusal in self.refusals.items():
             if field in request.body:
@@ -135,21 +161,25 @@ class Provider:
                 headers["retry-after"] = f"{step.retry_after_s:g}"
             await answer.send(status, wire.error(status, str(step.error)), headers)
         elif isinstance(step, Cut | Hang):
-            await self._break_off(step, wire, request.body, answer)
+            await self._break_off(step, wire, request, answer)
         else:
             if isinstance(step, Say) and step.delay_s > 0:
                 await asyncio.sleep(step.delay_s)
             reply = reply_of(line, messages, str(request.body.get("model")))
             pieces = step.chunks if isinstance(step, Say) else None
-            if request.body.get("stream"):
+            if _is_stream(request):
                 await answer.start_stream()
                 await wire.stream(answer, request.body, reply, pieces)
                 await answer.end_stream()
             else:
                 await answer.send(200, wire.whole(request.body, reply))
 
-    async def _break_off(self, step: Cut | Hang, wire: ModuleType, body: dict[str, Any], answer: Answer) -> None:
-        if body.get("stream"):
+    async def _break_off(self, step: Cut | Hang, wire: ModuleType, request: Request, answer: Answer) -> None:
+        body = request.body
+        if isinstance(step, Endless):
+            await self._send_without_end(step, wire, body, answer)
+            return
+        if _is_stream(request):
             await answer.start_stream()
             reply = reply_of(ResolvedStep(step.text[: step.after_chars], "cut"), [], str(body.get("model")))
             await wire.stream(answer, body, reply, None, closing=False)
@@ -166,11 +196,55 @@ class Provider:
         else:
             answer.break_off()
 
+    async def _send_without_end(self, step: Endless, wire: ModuleType, body: dict[str, Any], answer: Answer) -> None:
+        reply = reply_of(ResolvedStep(step.text, "endless"), [], str(body.get("model")))
+        await answer.start_stream()
+        try:
+            await wire.stream(answer, body, reply, _Repeated(step.text))
+        except ConnectionError:
+            self.client_left.set()
+            raise
+
+
+def cut_short(text: str) -> AIMessage:
+    """Return a reply that ended at the maximum of output tokens."""
+    return AIMessage(text, response_metadata={"cut_short": True})
+
+
+class _Repeated(Sequence[str]):
+    """A text that comes again and again."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __len__(self) -> int:
+        return sys.maxsize
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._text
+
 
 def _wire(path: str) -> ModuleType:
+    path = path.partition("?")[0]
     if path.endswith("/messages"):
         return anthropic_wire
+    if path.endswith((":generateContent", ":streamGenerateContent")):
+        return gemini_wire
     return openai_responses_wire if path.endswith("/responses") else openai_wire
+
+
+def _is_stream(request: Request) -> bool:
+    return bool(request.body.get("stream")) or ":streamGenerateContent" in request.path
+
+
+def _side_answer(request: Request) -> dict[str, Any] | None:
+    """Return what answers a request that asks for no reply of a model; None if the request asks for one."""
+    path = request.path.partition("?")[0]
+    if path.endswith("/count_tokens"):
+        return {"input_tokens": len(json.dumps(request.body)) // 4}
+    if path.endswith(":countTokens"):
+        return {"totalTokens": len(json.dumps(request.body)) // 4}
+    return {} if request.method in ("GET", "HEAD") else None
 
 
 @contextlib.asynccontextmanager
