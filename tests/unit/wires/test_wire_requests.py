@@ -286,14 +286,14 @@ def test_a_refusal_has_the_form_of_the_provider(wire: str, kind: RefusalKind) ->
 
 
 def test_refusals_have_the_statuses_after_which_programs_ask_once() -> None:
-    """Claude Code asks six times after 400; Codex after 401, 402 and 403."""
+    """Claude Code asks six times after 400, Gemini CLI and OpenCode for ever after 429."""
     final = [kind for kind in RefusalKind if kind not in (RefusalKind.BUSY, RefusalKind.UPSTREAM)]
 
     def statuses(wire: str) -> set[int]:
         return {WIRES[wire].refuse(RequestRefused(kind, "")).status for kind in final}
 
-    assert statuses("anthropic") == {401, 403, 404, 413, 429}
-    assert statuses("openai") == {400, 404, 413, 429}
+    assert statuses("anthropic") == {401, 402, 403, 404, 413}
+    assert statuses("openai") == {400, 402, 404, 413}
 
 
 def test_the_estimate_counts_three_bytes_of_text_and_less_of_encoded_files() -> None:

@@ -31,9 +31,9 @@ _CLIENT_TOOLS: Final = re.compile(
 _MODELS_PATH: Final = re.compile(r"/v1/models(/[A-Za-z0-9][A-Za-z0-9._:@-]{0,199})?")
 #: Beta features by which messages, and not only `tools`, name tools that the provider runs.
 _UNBOUNDED_BETAS: Final = ("inline-tools-", "mcp-client-", "fast-mode-", "advisor-")
-#: Status and type of the error for each refusal. Claude Code asks six times after a 400, and once after these.
+#: Status and type of the error for each refusal. Claude Code asks six times after 400, OpenCode for ever after 429.
 _ERRORS: Final = {
-    RefusalKind.BUDGET: (429, "rate_limit_error"),
+    RefusalKind.BUDGET: (402, "billing_error"),
     RefusalKind.BUSY: (429, "rate_limit_error"),
     RefusalKind.DENIED: (403, "permission_error"),
     RefusalKind.INVALID: (403, "invalid_request_error"),

@@ -24,9 +24,9 @@ _MODEL_PATH: Final = re.compile(
 )
 _MODELS_PATH: Final = re.compile(r"/v1(?:beta)?/models(/[A-Za-z0-9][A-Za-z0-9._@-]{0,199})?")
 _CLIENT_TOOLS: Final = frozenset({"functionDeclarations", "computerUse"})
-#: Status and code of the error for each refusal.
+#: Status and code of the error for each refusal. Gemini CLI asks again and again after 429.
 _ERRORS: Final = {
-    RefusalKind.BUDGET: (403, "PERMISSION_DENIED"),
+    RefusalKind.BUDGET: (402, "RESOURCE_EXHAUSTED"),
     RefusalKind.BUSY: (429, "RESOURCE_EXHAUSTED"),
     RefusalKind.DENIED: (403, "PERMISSION_DENIED"),
     RefusalKind.INVALID: (400, "INVALID_ARGUMENT"),

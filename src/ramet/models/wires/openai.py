@@ -30,9 +30,10 @@ _TEXT_DELTAS: Final = frozenset(
     {"response.output_text.delta", "response.function_call_arguments.delta", "response.custom_tool_call_input.delta"}
 )
 _MAX_CHAT: Final = ("max_completion_tokens", "max_tokens")
-#: Status, type and code of the error for each refusal. Codex asks six times after 401, 402 and 403, and once after 400.
+#: Status, type and code of the error for each refusal. OpenCode asks for ever after 429. Codex asks six times after 401
+#: to 403, unless its `request_max_retries` is 0, and once after 400.
 _ERRORS: Final = {
-    RefusalKind.BUDGET: (429, "insufficient_quota", "insufficient_quota"),
+    RefusalKind.BUDGET: (402, "insufficient_quota", "insufficient_quota"),
     RefusalKind.BUSY: (429, "requests", "rate_limit_exceeded"),
     RefusalKind.DENIED: (400, "invalid_request_error", "not_allowed"),
     RefusalKind.INVALID: (400, "invalid_request_error", "invalid_value"),
