@@ -168,6 +168,7 @@ class Provider:
 
 
 def _wire(path: str) -> ModuleType:
+    path = path.partition("?")[0]
     if path.endswith("/messages"):
         return anthropic_wire
     return openai_responses_wire if path.endswith("/responses") else openai_wire
