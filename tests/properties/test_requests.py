@@ -50,6 +50,9 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     dict[str, str]: st.dictionaries(text, text, max_size=3),
     Policy: policies,
     guest_to_host.Count: counts,
+    guest_to_host.Line: text,
+    guest_to_host.Headers: st.dictionaries(text, text, max_size=3),
+    tuple[tuple[str, str], ...]: st.lists(st.tuples(text, text), max_size=3).map(tuple),
     msgspec.Raw: plain.map(msgspec.json.encode).map(msgspec.Raw),
 }
 

@@ -34,7 +34,10 @@ class Answer:
 
     async def send_text(self, status: int, text: str, headers: dict[str, str]) -> None:
         """Send one whole answer of any content type, or of none."""
-        data = text.encode()
+        await self.send_bytes(status, text.encode(), headers)
+
+    async def send_bytes(self, status: int, data: bytes, headers: dict[str, str]) -> None:
+        """Send one whole answer of bytes."""
         self._head(status, {"content-length": str(len(data)), **headers})
         self._writer.write(data)
         await self._writer.drain()

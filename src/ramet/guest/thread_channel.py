@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
@@ -14,10 +14,11 @@ from ramet.guest.async_channel import AsyncChannel, End, RawAnswer
 from ramet.guest.channel import Channel
 from ramet.wire.error_codec import decode_error
 from ramet.wire.guest_protocol import message_codec
-from ramet.wire.guest_protocol.guest_to_host import GuestMessage, Request, Watch
-from ramet.wire.guest_protocol.host_to_guest import Answer, ChildEnded, HostMessage, Stop
+from ramet.wire.guest_protocol.guest_to_host import GuestMessage, Request, ResetStream, Watch
+from ramet.wire.guest_protocol.host_to_guest import Answer, ChildEnded, HostMessage, ResponseHead, Stop, StreamChunk
 
 T = TypeVar("T")
+Receive = Callable[[HostMessage | BaseException, bytes], None]
 
 
 class ChannelClient(Protocol):
@@ -34,6 +35,20 @@ class ChannelClient(Protocol):
 
         Raises RametError if the host has ended.
         """
+
+
+class StreamClient(Protocol):
+    """A client that opens streams with the host from any thread: a request that is answered by several messages."""
+
+    def open_stream(self, kind: type[Request], receive: Receive, body: bytes = b"", **fields: Any) -> int:
+        """Send a request, and return its number.
+
+        `receive` gets each message to it, the last one an `Answer`, or the error that ends the channel. It is called in
+        the channel's thread, and does not wait. Raises RametError if the host has ended, and InvalidValue.
+        """
+
+    def post(self, message: GuestMessage) -> None:
+        """Send a message that has no answer. Raises RametError if the host has ended."""
 
 
 class ThreadOverAsync:
@@ -76,6 +91,7 @@ class ThreadChannel:
         self._last_id = 0
         self._pending_answers: dict[int, Future[RawAnswer]] = {}
         self._ends: dict[str, Future[End]] = {}
+        self._streams: dict[int, Receive] = {}
         self._reader: threading.Thread | None = None
         self._close_reason: BaseException | None = None  #: the reason that nothing is received any more
 
@@ -92,6 +108,25 @@ class ThreadChannel:
                 self._pending_answers.pop(number, None)
                 raise
         return answer.result()
+
+    def open_stream(self, kind: type[Request], receive: Receive, body: bytes = b"", **fields: Any) -> int:
+        with self._send_lock:
+            self._last_id += 1
+            number = self._last_id
+            control = _encode_checked(kind(id=number, **fields))
+            self._streams[number] = receive
+            try:
+                self._send(control, body)
+            except BaseException:
+                self._streams.pop(number, None)
+                raise
+        return number
+
+    def post(self, message: GuestMessage) -> None:
+        with self._send_lock:
+            if isinstance(message, ResetStream):
+                self._streams.pop(message.request, None)  # It gets no answer.
+            self._send(_encode_checked(message))
 
     def end_of(self, run: str) -> Future[End]:
         with self._send_lock:
@@ -132,6 +167,10 @@ class ThreadChannel:
 
     def _handle_message(self, message: HostMessage, body: bytes) -> None:
         match message:
+            case ResponseHead() | StreamChunk() if (receive := self._streams.get(message.id)) is not None:
+                receive(message, body)
+            case Answer() if (receive := self._streams.pop(message.id, None)) is not None:
+                receive(message, body)
             case Answer() if (answer := self._pending_answers.pop(message.id, None)) is not None:
                 if message.error is not None:
                     answer.set_exception(decode_error(message.error, message.fields))
@@ -146,6 +185,8 @@ class ThreadChannel:
         """Raise the error in all waiters."""
         while self._pending_answers:
             self._pending_answers.popitem()[1].set_exception(error)
+        while self._streams:
+            self._streams.popitem()[1](error, b"")
         for run, end in list(self._ends.items()):
             if not end.done():
                 self._ends.pop(run, None)
@@ -195,3 +236,14 @@ def current_channel() -> ChannelClient:
         )
     _connected[0].channel.check_own()
     return _connected[0]
+
+
+def stream_channel() -> StreamClient:
+    """Return the client of this agent for streams.
+
+    Raises RametError if this code is not an agent's own, and for an agent whose loop is in the sandbox.
+    """
+    channel = current_channel()
+    if not isinstance(channel, ThreadChannel):
+        raise RametError("only a function has streams with its host")
+    return channel

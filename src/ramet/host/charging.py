@@ -14,7 +14,6 @@ from ramet.core.errors import BudgetExceeded, ModelFailed, Unknown
 from ramet.core.events import ModelAsked, ModelCharged
 from ramet.core.limits import Amount
 from ramet.core.outcome import NO_USAGE, Usage
-from ramet.models.messages import input_bound
 from ramet.models.prices import Price, cost_usd, max_usd, price_of
 from ramet.tools.context import ToolUseContext
 from ramet.tools.model_request import ModelRequest
@@ -58,23 +57,36 @@ class Provider:
 class Account:
     """The reservations and the usage of one request of one run, over all its attempts.
 
-    If less is left than the reply may use, the reply's limit is lowered. A request with `is_whole` is refused instead,
-    and so is one at a limit that pauses: a raise helps it more than half a reply.
+    If less is left than the reply may use, the reply's limit is lowered, but not below `least_output`. A request with
+    `is_whole` is refused instead, and so is one at a limit that pauses: a raise helps it more than half a reply. One
+    with `lowers_at_pause` is lowered there, too.
     """
 
-    __slots__ = ("_context", "_is_whole", "_provider", "_request", "_schema_bytes")
+    __slots__ = (
+        "_context",
+        "_input_tokens",
+        "_is_whole",
+        "_least_output",
+        "_lowers_at_pause",
+        "_provider",
+        "_request",
+    )
 
     def __init__(
         self,
         provider: Provider,
         context: ToolUseContext,
         request: ModelRequest,
-        schema_bytes: Callable[[], int],
+        input_tokens: Callable[[], int],
         *,
         is_whole: bool = False,
+        least_output: int = LEAST_OUTPUT_TOKENS,
+        lowers_at_pause: bool = False,
     ) -> None:
+        """`input_tokens` returns the bound of the request's input; it is called only if a budget needs it."""
         self._provider, self._context, self._request = provider, context, request
-        self._schema_bytes, self._is_whole = schema_bytes, is_whole
+        self._input_tokens, self._is_whole = input_tokens, is_whole
+        self._least_output, self._lowers_at_pause = least_output, lowers_at_pause
 
     def reserve(self, attempt: int) -> tuple[Hold, int | None]:
         """Reserve the most that this attempt can use.
@@ -86,7 +98,7 @@ class Account:
         tokens_left = budget.remaining("tokens", is_final_answer=request.is_final_answer)
         usd_left = budget.remaining("usd", is_final_answer=request.is_final_answer)
         if tokens_left != math.inf or usd_left != math.inf:
-            bound = input_bound(request.messages, self._schema_bytes())
+            bound = self._input_tokens()
             requested_tokens = request.max_tokens or provider.output_limit() or DEFAULT_OUTPUT_TOKENS
             available_tokens = tokens_left - bound
             price = None
@@ -97,12 +109,12 @@ class Account:
                 available_tokens = min(
                     available_tokens, spare_usd / per_token if per_token > 0 else (math.inf if spare_usd >= 0 else -1)
                 )
-            if self._is_whole or _pauses(budget):
+            if self._is_whole or (pauses(budget) and not self._lowers_at_pause):
                 max_tokens = requested_tokens
-            elif available_tokens >= min(requested_tokens, LEAST_OUTPUT_TOKENS):
+            elif available_tokens >= min(requested_tokens, self._least_output):
                 max_tokens = int(min(requested_tokens, available_tokens))
             else:
-                max_tokens = min(requested_tokens, LEAST_OUTPUT_TOKENS)
+                max_tokens = min(requested_tokens, self._least_output)
             tokens = (bound + max_tokens) * calls
             usd = max_usd(bound, max_tokens, price) * calls if price is not None else 0.0
         hold = budget.reserve(
@@ -120,11 +132,14 @@ class Account:
         return hold, max_tokens
 
     def settle(self, hold: Hold, reply: AIMessage) -> None:
+        """Settle the usage that the provider reports with its reply: see `settle_usage`."""
+        self.settle_usage(hold, reply.usage_metadata)
+
+    def settle_usage(self, hold: Hold, reported: UsageMetadata | None) -> None:
         """Settle the usage that the provider reports.
 
         Without a report, the whole reservation is settled and marked as estimated.
         """
-        reported = reply.usage_metadata
         if reported is None:
             reserved = hold.amount
             usage = Usage(
@@ -185,7 +200,7 @@ class Account:
         return cost_usd(reported, price) if price is not None else 0.0
 
 
-def _pauses(budget: Budget) -> bool:
+def pauses(budget: Budget) -> bool:
     """Return whether a limit of tokens or money pauses here."""
     return any(owner is not None and owner.pauses for owner in (budget.owner("tokens"), budget.owner("usd")))
 

@@ -22,6 +22,7 @@ from ramet.core.errors import InvalidValue, ModelFailed
 from ramet.core.events import MessageDiscarded, ModelRetried, QuotaReached
 from ramet.host.charging import Account, ForeignCharge, Provider
 from ramet.models.call import Bound, bind, complete, merge, output_limit, stream_reply
+from ramet.models.messages import input_bound
 from ramet.models.prices import PRICES, Price
 from ramet.models.providers.credentials import check_key
 from ramet.models.providers.stream_usage import UsageRefused
@@ -83,7 +84,16 @@ class Gateway:
         model_request = ModelRequest(
             messages=request.messages, step=request.step, is_final_answer=True, is_side_request=True
         )
-        return ForeignCharge(Account(provider, context, model_request, lambda: request.schema_bytes, is_whole=True))
+        input_tokens = lambda: input_bound(request.messages, request.schema_bytes)  # noqa: E731 - the usual case is without a limit
+        return ForeignCharge(Account(provider, context, model_request, input_tokens, is_whole=True))
+
+    def accepts(self, *names: str) -> bool:
+        """Return whether runs may ask for a model that has one of these names."""
+        return self.accepted_models is None or not set(names).isdisjoint(self.accepted_models)
+
+    def provider(self, model: str, output_limit: int) -> Provider:
+        """Return the bounds of a request that a program makes to a model by itself."""
+        return Provider(model, 1, lambda: output_limit, self._prices)
 
     def _create_port(self, model: BaseChatModel) -> _Port:
         check_key(model)
@@ -183,7 +193,7 @@ class _Call:
     def __init__(self, port: _Port, context: ToolUseContext, request: ModelRequest, bound_tools: _BoundTools) -> None:
         self._port, self._context, self._request, self._bound_tools = port, context, request, bound_tools
         self._plain = request  #: without a note
-        self._account = Account(port.provider, context, request, self._schema_bytes)
+        self._account = Account(port.provider, context, request, self._input_tokens)
         self._usage = True  #: False once an attempt was refused because it asked for the usage of its stream
         self.pieces: asyncio.Queue[AIMessageChunk | None] | None = None
 
@@ -285,11 +295,11 @@ class _Call:
         assert self._context.budget_note is not None, "the run's model reads it"
         if note := self._context.budget_note():
             self._request = replace(self._plain, messages=[*self._plain.messages, HumanMessage(content=note)])
-            self._account = Account(self._port.provider, self._context, self._request, self._schema_bytes)
+            self._account = Account(self._port.provider, self._context, self._request, self._input_tokens)
         return self._account
 
-    def _schema_bytes(self) -> int:
-        return self._bound_tools.schema_bytes
+    def _input_tokens(self) -> int:
+        return input_bound(self._request.messages, self._bound_tools.schema_bytes)
 
     async def _wait_in_line(self, wait: Awaitable[None]) -> None:
         await (wait if self._context.wait_without_time is None else self._context.wait_without_time(wait))

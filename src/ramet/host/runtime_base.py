@@ -21,6 +21,7 @@ from ramet.disk.state_folder import checked_state_folder, state_folder
 from ramet.host.arguments import check_runtime
 from ramet.host.control.socket import ControlSocket
 from ramet.host.dynamic.agents import DynamicAgents
+from ramet.host.forwarding.forwarder import Forwarder
 from ramet.host.gateway import Gateway
 from ramet.host.journal.journal import journal_of
 from ramet.host.journal.result_cache import KeptResults
@@ -98,6 +99,7 @@ class RuntimeBase:
             else None
         )
         self.gateway = Gateway(self.clock, prices=prices, retry=retry)
+        self._forwarder = Forwarder(self.gateway)
         self.user_dir, self.grace_s = user_dir, grace_s
         self._user_texts = user_texts
         self._entropy = entropy
@@ -136,6 +138,7 @@ class RuntimeBase:
             results=KeptResults(self.journal, self.clock),
             decide=self._decide,
             gateway=self.gateway,
+            forwarder=self._forwarder,
             sandboxes=self.sandboxes,
             clock=self.clock,
             transcripts=transcripts_dir,
@@ -179,6 +182,7 @@ class RuntimeBase:
         if self.notifier is not None:
             await self.notifier.stop()
         await self.sandboxes.close()
+        await self._forwarder.close()
         self._trees.fencing_error = None
         if self.journal is not None:
             await self.journal.release(self._trees)

@@ -64,11 +64,12 @@ class Assignment(NamedTuple):
     #: state folders of any kernel that the mounts show: their private entries must not be visible
     hidden_folders: Sequence[str] = ()
     ports: Sequence[int] = ()  #: of its loopback, on which the agent may serve
+    has_loopback: bool = False  #: whether it has a loopback also without ports and a proxy
 
     @property
     def has_network(self) -> bool:
-        """Return whether the agent has a loopback, to reach its proxy or for ports of its own."""
-        return self.proxy is not None or bool(self.ports)
+        """Return whether the agent has a loopback, to reach its proxy, for ports of its own, or for its programs."""
+        return self.proxy is not None or bool(self.ports) or self.has_loopback
 
 
 def outermost(paths: tuple[str, ...]) -> tuple[str, ...]:

@@ -50,6 +50,7 @@ class SandboxSpec:
     #: a read-only folder below `runs`: files that the host adds later are visible, too
     import_dir: pathlib.Path | None = None
     has_programs: bool = False  #: whether the process starts programs in sessions of their own, as the tool Bash does
+    has_loopback: bool = False  #: whether its processes reach each other at a loopback address of its own
     tree: str = ""  #: the id of its tree's root, for people who inspect running sandboxes
     path: str = ""  #: the names of the runs from the root down to this run, for the same purpose
 

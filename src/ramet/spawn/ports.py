@@ -28,6 +28,7 @@ from ramet.spawn.result_cache import Results
 from ramet.spawn.run import Run
 from ramet.spawn.served_ports import Ports
 from ramet.tools.context import Approve, Ask, Hooks, Meter, Safety, ToolProcesses, ToolUseContext
+from ramet.tools.forwarding import OpenForwarding
 from ramet.tools.run_info import RunInfo
 from ramet.tools.spawn_request import CreationReceipt, SpawnRequest
 from ramet.wire.guest_protocol.answer_data import StateReply
@@ -161,6 +162,7 @@ class TreePorts:
     ]  #: of a definition, and whether it runs as a child
     on_refusal: Callable[[SpawnRefused], None] = lambda refusal: None  #: called with each spawn that a limit prevented
     meter: Meter | None = None  #: for models that agents of other frameworks call
+    forwarding: OpenForwarding | None = None  #: for models that programs in sandboxes call
     approve: Approve | None = None
     safety: Safety | None = None  #: of every run, whatever it or its parent requests; None: there are no votes on calls
     decide: Decide | None = None  #: asks the host's policy adapter about each spawn; None: there is none

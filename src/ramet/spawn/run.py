@@ -35,6 +35,7 @@ from ramet.spawn.run_pauses import RunPauses
 from ramet.spawn.served_ports import ServedPorts
 from ramet.spawn.tool_calls import ToolCallLedger
 from ramet.tools.context import ToolUseContext
+from ramet.tools.forwarding import OpenForwarding
 from ramet.tools.run_info import RunInfo
 from ramet.tools.spawn_request import SpawnRequest
 from ramet.wire.code.capsule import PackedCall
@@ -86,6 +87,7 @@ class RunSandbox:
     capsule: PackedCall | None = None  #: of a function
     #: Targets of the mounts of the operator's grant above it, or of its own, at that time (`ramet.isolation.mounts`).
     mount_roots: Mapping[str, str] = field(default_factory=dict)
+    forwarding: OpenForwarding | None = None  #: for the model requests of a program in it
     missing_variables: tuple[str, ...] = ()  #: variables whose values only a sandbox that continues has
     folder: RunFolder | None = None
     is_folder_lost: bool = False  #: the run continues in an empty folder, and its agent was not informed yet

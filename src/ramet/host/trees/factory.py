@@ -30,6 +30,7 @@ from ramet.host.approvals import Inbox
 from ramet.host.dynamic.agents import DynamicAgents
 from ramet.host.dynamic.authoring import HostAuthoring
 from ramet.host.dynamic.state import HostState
+from ramet.host.forwarding.forwarder import Forwarder
 from ramet.host.gateway import Gateway
 from ramet.host.journal.blobs import store_blob
 from ramet.host.journal.journal import Journal
@@ -115,6 +116,7 @@ class TreeFactory:
     """The parts that the trees of one runtime share."""
 
     gateway: Gateway
+    forwarder: Forwarder
     sandboxes: Sandboxes
     clock: Clock
     transcripts: pathlib.Path | None
@@ -203,6 +205,7 @@ class TreeFactory:
             hooks=hooks_of,
             on_refusal=self.telemetry.count_refusal,
             meter=self.gateway.meter,
+            forwarding=self.forwarder.open,
             approve=inbox.ask,
             safety=plan.gate,
             decide=self.decide,

@@ -81,7 +81,7 @@ class MountSetup:
             _bind(proxy, PROXY)
         if assignment.has_network:
             _raise_loopback()
-        if assignment.ports or (assignment.proxy is not None and not assignment.has_unmapped_memory):
+        if assignment.ports or (assignment.has_network and not assignment.has_unmapped_memory):
             _bound_tcp()  # The host's ends of connections to ports are in no control group.
         if assignment.ports:
             _lower_first_port(min(assignment.ports))

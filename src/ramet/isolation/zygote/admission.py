@@ -59,9 +59,11 @@ def build_assignment(spec: SandboxSpec, config: ZygoteConfig, owner: tuple[int, 
     machine = "on a kernel whose Landlock does not decide over TCP" if config.mode == "pod" else machine
     if grant.allowed_endpoints and not config.has_endpoints:
         raise InvalidValue("allowed_endpoints", tuple(grant.allowed_endpoints), f"nothing, {machine}")
-    if grant.ports and not config.has_ports:
+    if (grant.ports or spec.has_loopback) and not config.has_ports:
         machine = "where a run has no loopback of its own; backend='bwrap' gives it one"
-        raise InvalidValue("ports", dict(grant.ports), f"nothing, {machine}")
+        if grant.ports:
+            raise InvalidValue("ports", dict(grant.ports), f"nothing, {machine}")
+        raise InvalidValue("has_loopback", True, f"False, {machine}")
     if owner is not None:
         try:
             _give(runs, workspace[len(runs) + 1 :].split("/"), owner)
@@ -86,6 +88,7 @@ def build_assignment(spec: SandboxSpec, config: ZygoteConfig, owner: tuple[int, 
         cpu_s=math.ceil(grant.timeout_seconds * max(1.0, grant.cpu_cores)) + CPU_SLACK_S,
         has_unmapped_memory=False,
         ports=tuple(grant.ports.values()),
+        has_loopback=spec.has_loopback,
     )
 
 

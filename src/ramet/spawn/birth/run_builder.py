@@ -120,7 +120,9 @@ class RunBuilder:
             step_ceiling=plan.step_ceiling,
             policy_ceiling=plan.policy_ceiling,
             sandbox=RunSandbox(
-                capsule=plan.capsule, mount_roots=mount_roots_of(parent, plan.grant or plan.step_ceiling, services)
+                capsule=plan.capsule,
+                mount_roots=mount_roots_of(parent, plan.grant or plan.step_ceiling, services),
+                forwarding=services.forwarding,
             ),
             time_started_at=services.clock.monotonic(),
         )

@@ -20,7 +20,15 @@ from ramet.spawn.sandbox.outbound import Body, Outbound
 from ramet.wire.error_codec import encode_error
 from ramet.wire.frames import Frame, FrameReader
 from ramet.wire.guest_protocol import message_codec
-from ramet.wire.guest_protocol.guest_to_host import Done, GuestMessage, PerformTask, Request, Spawn, Watch
+from ramet.wire.guest_protocol.guest_to_host import (
+    Done,
+    ForwardRequest,
+    GuestMessage,
+    PerformTask,
+    Request,
+    Spawn,
+    Watch,
+)
 from ramet.wire.guest_protocol.host_to_guest import Answer, HostMessage
 
 #: Requests per second that a guest may make continuously, and the number at once after a pause.
@@ -286,6 +294,8 @@ class GuestChannel(asyncio.Protocol):
                 raise ProtocolError(f"request {message.id} came after request {self._last_id}; numbers must rise")
             self._last_id = message.id
             count, size = int(not isinstance(message, Spawn | PerformTask)), _weight(frame)
+            if isinstance(message, ForwardRequest):  # It may wait for long, and has bounds of its own.
+                count = size = 0
             self._in_flight += count
             self._bytes_in_flight += size
 

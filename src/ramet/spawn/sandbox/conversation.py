@@ -13,7 +13,6 @@ ProtocolError: the channel closes, the run fails, and no other run is affected.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -31,13 +30,14 @@ from ramet.core import errors
 from ramet.core.errors import Aborted, BudgetExceeded, InvalidValue, ModelFailed, ProtocolError, RametError
 from ramet.core.events import RunResumed
 from ramet.core.ids import StepId
-from ramet.core.outcome import NO_USAGE, Usage
+from ramet.core.outcome import Usage
 from ramet.core.replay.run_replay import RunReplay
 from ramet.models.errors import is_overflow
 from ramet.models.json_values import clean_text, to_json_value
 from ramet.models.relay import encode_chunk
 from ramet.models.request_codec import as_data, decode_request, redact_for_guest, schema_only_tool
 from ramet.spawn.final_answer import checked_answer
+from ramet.spawn.forwarding.request_context import context_of_request
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.approvals import Gates
 from ramet.spawn.sandbox.guest_events import Records
@@ -304,7 +304,7 @@ class SandboxedConversation:
     ) -> tuple[AIMessage, ToolUseContext]:
         """Return the reply, and the context of the request, which holds its usage."""
         run = self._run
-        request_context = _context_of_request(run.context)
+        request_context = context_of_request(run.context)
         if not request.aside:
             request_context.wait_at_limit, request_context.pauses = self.pause.wait_at_limit, self.pause
         async with aclosing(run.context.ask(request_context, question)) as pieces:
@@ -406,20 +406,6 @@ def _reported_events(context: ToolUseContext) -> tuple[str, ...]:
     hooks = context.hooks
     reported = tuple(event for event in EVENTS if hooks.listens(event)) if hooks is not None else ()
     return reported if not context.permissions or "PreToolUse" in reported else ("PreToolUse", *reported)
-
-
-def _context_of_request(context: ToolUseContext) -> ToolUseContext:
-    """Return a copy of the run's context for one of several concurrent requests.
-
-    The usage of the request is kept apart, and also counted in the run's context.
-    """
-    return dataclasses.replace(
-        context,
-        usage=NO_USAGE,
-        last_usage=None,
-        on_usage=context.spend,
-        record=lambda event: context.record(event),
-    )
 
 
 def _capsule_of(run: Run) -> capsule.PackedCall | None:

@@ -6,10 +6,9 @@ import asyncio
 import contextlib
 import os
 import typing
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -28,11 +27,11 @@ from ramet.core.errors import (
 from ramet.core.events import Notice, RunResumed, RunRetried, SandboxGivenUp, SandboxStarted
 from ramet.core.outcome import ErrorInfo, Status
 from ramet.core.policy.policy import Grant, to_public_dict
-from ramet.core.policy.rights import IMPORTS
 from ramet.core.replay.run_replay import RunReplay
 from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
 from ramet.isolation.workspace.output import OutputStream
 from ramet.spawn.final_answer import checked_answer, has_answered
+from ramet.spawn.forwarding.forwarded_requests import forward_rights
 from ramet.spawn.masking import masked_text, private_forms, secret_forms
 from ramet.spawn.ports import Placement
 from ramet.spawn.run import Run, SandboxOutput, TurnResult
@@ -51,7 +50,7 @@ from ramet.spawn.sandbox.process import (
 )
 from ramet.spawn.sandbox.process_freeze import FunctionPause, ProcessFreeze
 from ramet.spawn.sandbox.requests import GuestRequests
-from ramet.spawn.sandbox.run_folder import report_lost_folder, restore_folder
+from ramet.spawn.sandbox.run_folder import report_lost_folder, restore_folder, with_import_path
 from ramet.spawn.verdict import error_result, lost_result, partial_text
 from ramet.wire.error_codec import decode_error
 from ramet.wire.guest_protocol.guest_to_host import Done
@@ -259,10 +258,11 @@ async def _run_attempt(
             cwd=run.visible_cwd if run.sandbox.capsule is None else None,
             mount_roots=run.sandbox.mount_roots,
             image="llm" if run.sandbox.capsule is None or run.sandbox.capsule.is_heavy else "bare",
-            env=_with_import_path(placement.env(run.info, grant), run.import_dir),
+            env=with_import_path(placement.env(run.info, grant), run.import_dir),
             proxy=proxy,
             import_dir=run.import_dir,
             has_programs=run.sandbox.capsule is None and any(tool.name in _PROGRAM_TOOLS for tool in run.context.tools),
+            has_loopback=forward_rights(run) is not None,
             tree=run.info.root,
             path=run.info.path,
         )
@@ -367,13 +367,6 @@ async def _recording(run: Run, backend: Backend) -> AsyncGenerator[asyncio.Futur
     finally:
         if not recorded.cancel() and not recorded.cancelled():
             recorded.exception()  # Of a wait whose error came too late to be of interest.
-
-
-def _with_import_path(env: Mapping[str, str], import_dir: Path | None) -> Mapping[str, str]:
-    """Add the import folder to the import path, after the modules of the image."""
-    if import_dir is None:
-        return env
-    return {**env, IMPORTS: os.pathsep.join(filter(None, (env.get(IMPORTS), str(import_dir))))}
 
 
 def _serving(run: Run, grant: Grant, sandbox: Sandbox, placement: Placement) -> AbstractAsyncContextManager[None]:

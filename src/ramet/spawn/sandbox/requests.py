@@ -15,6 +15,7 @@ from ramet.core.ids import CallId, StepId, checked_name, safe_name
 from ramet.core.outcome import EXIT_CODES, ErrorInfo, Result, Status
 from ramet.core.recipe import MAX_BYTES, checked_task_name
 from ramet.core.replay.run_replay import RunReplay
+from ramet.spawn.forwarding.forwarded_requests import ForwardedRequests
 from ramet.spawn.grants import PackedFunction
 from ramet.spawn.masking import masked_text
 from ramet.spawn.run import Run
@@ -60,6 +61,7 @@ class GuestRequests:
         self._children: dict[str, ChildHandle] = {}
         self._watched_runs = set[str]()  #: children whose end must be reported to the guest
         self._unsettled_bytes = 0  #: bytes that the guest recorded and that are not on disk yet
+        self._forwarded = ForwardedRequests(run)
         self._intention_gate = IntentionGate(run, step) if conversation is None else None  #: for functions only
         self.channel: GuestChannel | None = None
         self.sandbox = ""  #: globally unique id of the sandbox, if it can outlive its kernel
@@ -79,6 +81,7 @@ class GuestRequests:
             guest_to_host.Approve: self._approve,
             guest_to_host.ProposeCall: self._intend,
             guest_to_host.FireHook: self._fire_hook,
+            guest_to_host.ForwardRequest: self._forward,
         }
 
     def adopt(self, replay: RunReplay) -> None:
@@ -136,6 +139,10 @@ class GuestRequests:
             case guest_to_host.Note():
                 self._run.context.emit(Notice, text=masked_text(self._run, message.text, MAX_NOTE))
                 self._unsettled_bytes += len(message.text)
+            case guest_to_host.WindowUpdate():
+                self._forwarded.update_window(message)
+            case guest_to_host.ResetStream():
+                self._forwarded.reset(message)
             case _:
                 raise ProtocolError(f"{type(message).__name__} is not expected here")
 
@@ -331,6 +338,11 @@ class GuestRequests:
             return Reply(answer_data.Checkpoint(found=False))
         message = answer_data.Checkpoint(found=True, json_size=checkpoint.json_size, version=checkpoint.version)
         return Reply(message, FileBody(fd=checkpoint.fd, offset=checkpoint.offset, size=checkpoint.size))
+
+    async def _forward(self, request: guest_to_host.ForwardRequest, body: bytes) -> Reply:
+        assert self.channel is not None
+        await self._forwarded.forward(request, body, self.channel.send)
+        return Reply()
 
     # ---- requests of a conversation
 

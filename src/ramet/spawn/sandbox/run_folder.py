@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
 
 from ramet.concurrency.mailbox import Mail
 from ramet.core.errors import Unknown
 from ramet.core.events import FolderLost, MailPushed
+from ramet.core.policy.rights import IMPORTS
 from ramet.spawn.ports import Placement
 from ramet.spawn.run import Run
 
@@ -71,3 +75,10 @@ def report_lost_folder(run: Run) -> None:
         if run.context.mailbox.push(mail):  # Otherwise it was lost, and reported, before.
             run.context.emit(MailPushed, mail_id=mail.id, sender=mail.sender, kind=mail.kind, text=mail.text)
             return
+
+
+def with_import_path(env: Mapping[str, str], import_dir: Path | None) -> Mapping[str, str]:
+    """Add the import folder to the import path, after the modules of the image."""
+    if import_dir is None:
+        return env
+    return {**env, IMPORTS: os.pathsep.join(filter(None, (env.get(IMPORTS), str(import_dir))))}

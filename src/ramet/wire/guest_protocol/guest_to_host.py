@@ -18,6 +18,10 @@ from ramet.core.policy.policy import Policy
 #: A number from a guest: whole, not negative, and exact in every JSON parser.
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
+#: A part of the first line of a program's HTTP request, and its headers.
+Line = Annotated[str, msgspec.Meta(max_length=8_192)]
+Headers = Annotated[dict[str, str], msgspec.Meta(max_length=200)]
+
 
 class GuestMessage(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type", omit_defaults=True):
     """The base class of messages from a guest."""
@@ -181,6 +185,32 @@ class FireHook(Request, frozen=True, kw_only=True, tag="fire_hook"):
     matcher: str = ""
 
 
+class ForwardRequest(Request, frozen=True, kw_only=True, tag="forward"):
+    """Forward an HTTP request of a program to its model's provider. Body: that of the request.
+
+    Answered by a `ResponseHead`, by `StreamChunk`s as far as the window allows, and by an answer without data.
+    """
+
+    wire: Line  #: name of the provider's wire
+    method: Line
+    path: Line
+    query: Line = ""
+    headers: Headers = {}  #: by name in lower case
+
+
+class WindowUpdate(GuestMessage, frozen=True, kw_only=True, tag="window_update"):
+    """Allow so many bytes more of the reply to a forwarded request: its program has read as many."""
+
+    request: Count
+    size: Count
+
+
+class ResetStream(GuestMessage, frozen=True, kw_only=True, tag="reset_stream"):
+    """End a forwarded request: its program has left. It gets no answer."""
+
+    request: Count
+
+
 class Record(GuestMessage, frozen=True, kw_only=True, tag="record"):
     """Record an event of this run (`ramet.core.events`), in order. Body: its JSON; the host adds the run's identity.
 
@@ -224,6 +254,9 @@ FromGuest = (
     | Approve
     | ProposeCall
     | FireHook
+    | ForwardRequest
+    | WindowUpdate
+    | ResetStream
     | Record
     | Note
     | Done
@@ -232,4 +265,4 @@ FromGuest = (
 
 #: The requests with effects beyond their answer. If a sandbox can outlive its kernel, the answer confirms that the
 #: request and all earlier messages are persisted.
-DURABLE_REQUESTS = Spawn | PerformTask | CreateAgent | Send | Cancel | AskModel
+DURABLE_REQUESTS = Spawn | PerformTask | CreateAgent | Send | Cancel | AskModel | ForwardRequest

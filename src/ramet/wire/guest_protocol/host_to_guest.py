@@ -79,6 +79,14 @@ class StreamChunk(HostMessage, frozen=True, kw_only=True, tag="piece"):
     id: int
 
 
+class ResponseHead(HostMessage, frozen=True, kw_only=True, tag="head"):
+    """The head of the reply to a forwarded request; its body follows in `StreamChunk`s."""
+
+    id: int
+    status: int
+    headers: tuple[tuple[str, str], ...] = ()
+
+
 class ChildEnded(HostMessage, frozen=True, kw_only=True, tag="ended"):
     """Report that a watched child has ended. Body: its value."""
 
@@ -108,4 +116,4 @@ class Stop(HostMessage, frozen=True, kw_only=True, tag="stop"):
     reason: str
 
 
-FromHost = StartFunction | StartConversation | Answer | StreamChunk | ChildEnded | IncomingMail | Stop
+FromHost = StartFunction | StartConversation | Answer | StreamChunk | ResponseHead | ChildEnded | IncomingMail | Stop

@@ -1,0 +1,36 @@
+"""A host whose functions may have model requests forwarded, to loopback servers that count them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ramet.spawn.forwarding import forwarded_requests
+from ramet.spawn.run import Run
+from ramet.tools.forwarding import ForwardRights
+
+KEY = "sk-of-the-host-1234567890"
+
+
+@pytest.fixture
+def host_key(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Give all runs the right to have requests forwarded, and the host a key of each provider."""
+    grant_rights(monkeypatch, ForwardRights())
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY"):
+        monkeypatch.setenv(name, KEY)
+    return KEY
+
+
+def grant_rights(monkeypatch: pytest.MonkeyPatch, rights: ForwardRights | None) -> None:
+    """Give these rights to all runs."""
+
+    def forward_rights(run: Run) -> ForwardRights | None:
+        return rights
+
+    monkeypatch.setattr(forwarded_requests, "forward_rights", forward_rights)
+
+
+def use_server(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """Let the host forward to a loopback server."""
+    monkeypatch.setenv("ANTHROPIC_BASE_URL", url)
+    monkeypatch.setenv("OPENAI_BASE_URL", f"{url}/v1")
+    monkeypatch.setenv("GOOGLE_GEMINI_BASE_URL", url)
