@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ramet.guest.client import send_message as send_message
     from ramet.guest.client import spawn_sub_agent as spawn_sub_agent
     from ramet.guest.client import start_sub_agent as start_sub_agent
+    from ramet.guest.models.model_endpoint import ModelEndpoint as ModelEndpoint
+    from ramet.guest.models.model_endpoint import model_endpoint as model_endpoint
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -31,5 +33,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
             "spawn_sub_agent",
             "start_sub_agent",
         ),
+        "guest.models.model_endpoint": ("ModelEndpoint", "model_endpoint"),
     },
 )

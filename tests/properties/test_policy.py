@@ -38,6 +38,7 @@ LIMITS = (
 )
 RIGHTS = (
     "allowed_endpoints",
+    "models",
     "ports",
     "readonly_mounts",
     "allowed_env_vars",
@@ -80,6 +81,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "retry_count": st.integers(0, 5),
     "retry_delay_seconds": fractions,
     "allowed_endpoints": st.lists(st.sampled_from(ENDPOINTS), max_size=3),
+    "models": st.lists(st.sampled_from(["anthropic:a", "anthropic:a*", "anthropic:*", "openai:b"]), max_size=3),
     "ports": st.dictionaries(st.sampled_from(["a", "b"]), st.sampled_from([1, 2, 3]), max_size=2).filter(
         lambda ports: len({*ports.values()}) == len(ports)
     ),
@@ -113,7 +115,7 @@ def child_of(parent: Grant, asked: Policy) -> Grant:
 def subset_of(grant: Grant, draw: st.DrawFn) -> Policy:
     """Draw a policy for which `grant` has all rights, so that few examples are refused."""
     fields: dict[str, Any] = draw(st.fixed_dictionaries({}, optional={name: FIELDS[name] for name in LIMITS}))
-    for name in ("allowed_endpoints", "readonly_mounts", "allowed_env_vars", "secrets"):
+    for name in ("allowed_endpoints", "models", "readonly_mounts", "allowed_env_vars", "secrets"):
         if draw(st.booleans()):
             fields[name] = [each for each in getattr(grant, name) if draw(st.booleans())]
     if draw(st.booleans()):
@@ -146,6 +148,10 @@ def is_within(field: str, child: Grant, parent: Grant) -> bool:
             return True
         case "allowed_endpoints":
             return all(any(covers(each, one) for each in above) for one in mine)
+        case "models":
+            return all(
+                any(one == each or (each[-1] == "*" and one.startswith(each[:-1])) for each in above) for one in mine
+            )
         case "ports":
             return bool(mine.items() <= above.items())
         case "readonly_mounts":
@@ -263,7 +269,7 @@ def test_an_absent_field_is_inherited_or_has_its_default(parent: Grant, asked: P
             assert getattr(child, name) == own
     if asked.secrets is None:
         assert child.secrets == {}
-    for name in ("readonly_mounts", "allow_sub_agents", "isolation", "retry_count", "retry_delay_seconds"):
+    for name in ("models", "readonly_mounts", "allow_sub_agents", "isolation", "retry_count", "retry_delay_seconds"):
         if getattr(asked, name) is None:
             assert getattr(child, name) == getattr(parent, name)
     if asked.allowed_endpoints is None and asked.network is None:
@@ -275,6 +281,7 @@ def test_an_absent_field_is_inherited_or_has_its_default(parent: Grant, asked: P
 #: right: one that no parent below has, and a parent that may lack it
 WIDER: dict[str, Any] = {
     "allowed_endpoints": "evil.org:443",
+    "models": "openai:evil",
     "ports": {"evil": 4},
     "readonly_mounts": "/etc",
     "allowed_env_vars": "HOME",

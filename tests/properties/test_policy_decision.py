@@ -43,7 +43,7 @@ def test_the_clamped_grant_is_within_the_answer(grant: Grant, answer: Policy) ->
     for name in ("memory_mb", "cpu_cores", "pids", "timeout_seconds", "max_sub_agents", "retry_count"):
         bound = getattr(answer, name)
         assert bound is None or getattr(less, name) <= bound
-    for name in ("allowed_endpoints", "readonly_mounts"):
+    for name in ("allowed_endpoints", "models", "readonly_mounts"):
         if (bound := getattr(answer, name)) is not None and not bound:
             assert getattr(less, name) == ()
     if answer.allowed_env_vars is not None:
@@ -56,6 +56,7 @@ def test_the_clamped_grant_is_within_the_answer(grant: Grant, answer: Policy) ->
 LESS: dict[str, Any] = {
     "network": "disabled",
     "allowed_endpoints": (),
+    "models": (),
     "ports": {},
     "readonly_mounts": (),
     "allowed_env_vars": (),
@@ -65,6 +66,7 @@ LESS: dict[str, Any] = {
 }
 MUCH = Policy(
     allowed_endpoints=("*",),
+    models=("openai:*",),
     ports={"web": 8000, "api": 8001},
     readonly_mounts=("/data",),
     allowed_env_vars=("LANG",),

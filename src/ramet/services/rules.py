@@ -58,6 +58,9 @@ class Rules:
         if self.mounts is not None:
             self._check_mounts(self.mounts, grant.readonly_mounts)
         self._check_endpoints(grant.allowed_endpoints)
+        if self.models is not None and (refused := rights.uncovered_models(self.models, grant.models)):
+            why = f"more models than this server gives: {_join_names(refused)}"
+            raise SpawnRefused("policy.models", f"{why}; rules.models: {_join_names(self.models)}")
         if self.variables is not None:
             refused = [name for name in grant.allowed_env_vars if name not in self.variables]
             if refused:

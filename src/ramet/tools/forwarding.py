@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 class ForwardRights:
     """The right of a run to have model requests forwarded."""
 
+    models: tuple[str, ...]  #: as `Policy.models`
     estimate: bool = True  #: reserve estimated input tokens; False: their certain bound, the bytes of the request
 
 

@@ -50,7 +50,7 @@ async def test_a_request_is_forwarded_with_the_key_of_the_host(
         handle = await runtime.start_agent(
             agent=programs.ask,
             args=("anthropic", [programs.message(stream=True)], "/v1/messages?beta=true&key=x", headers),
-            policy=ramet.Policy(),
+            policy=ramet.Policy(models=["*"]),
         )
         result = await handle.result()
         events = await events_of(handle)
@@ -82,7 +82,7 @@ async def test_a_limit_of_n_calls_lets_exactly_n_requests_through(
         handle = await runtime.start_agent(
             agent=programs.ask,
             args=("anthropic", [programs.message()] * 6),
-            policy=ramet.Policy(),
+            policy=ramet.Policy(models=["*"]),
             limits=ramet.Limits(model_calls=3),
         )
         result = await handle.result()
@@ -112,7 +112,10 @@ async def test_the_maximum_of_output_is_lowered_to_what_is_left(
     async with provider(["a", "b"]) as server:
         use_server(monkeypatch, server.url)
         result = await runtime.run_agent(
-            agent=programs.ask, args=(wire, [body, body]), policy=ramet.Policy(), limits=ramet.Limits(usd=0.05)
+            agent=programs.ask,
+            args=(wire, [body, body]),
+            policy=ramet.Policy(models=["*"]),
+            limits=ramet.Limits(usd=0.05),
         )
 
     assert [each["status"] for each in result.output] == [200, 200], result.output
@@ -130,7 +133,7 @@ async def test_without_a_limit_a_request_passes_unchanged(
     body = {"model": "gpt-5.4", "input": "hi", "tools": [{"type": "web_search"}]}
     async with provider(["a"]) as server:
         use_server(monkeypatch, server.url)
-        result = await runtime.run_agent(agent=programs.ask, args=("openai", [body]), policy=ramet.Policy())
+        result = await runtime.run_agent(agent=programs.ask, args=("openai", [body]), policy=ramet.Policy(models=["*"]))
 
     assert result.output[0]["status"] == 200
     assert server.bodies == [body]
@@ -147,7 +150,10 @@ async def test_what_a_limit_cannot_bind_is_refused_under_one(
     async with provider(["a"]) as server:
         use_server(monkeypatch, server.url)
         result = await runtime.run_agent(
-            agent=programs.ask, args=("anthropic", bodies), policy=ramet.Policy(), limits=ramet.Limits(usd=1)
+            agent=programs.ask,
+            args=("anthropic", bodies),
+            policy=ramet.Policy(models=["*"]),
+            limits=ramet.Limits(usd=1),
         )
 
     assert server.count == 0
@@ -166,7 +172,10 @@ async def test_a_request_below_its_budget_for_thinking_is_refused(
         use_server(monkeypatch, server.url)
         bodies = [programs.message(30_000, thinking=thinking), programs.message(30_000)]
         result = await runtime.run_agent(
-            agent=programs.ask, args=("anthropic", bodies), policy=ramet.Policy(), limits=ramet.Limits(tokens=10_000)
+            agent=programs.ask,
+            args=("anthropic", bodies),
+            policy=ramet.Policy(models=["*"]),
+            limits=ramet.Limits(tokens=10_000),
         )
 
     assert [each["status"] for each in result.output] == [402, 200]
@@ -179,11 +188,11 @@ async def test_input_is_estimated_or_bounded(runtime: ramet.AgentRuntime, monkey
     async with provider(["a", "b"]) as server:
         use_server(monkeypatch, server.url)
         for estimate in (True, False):
-            grant_rights(monkeypatch, ForwardRights(estimate=estimate))
+            grant_rights(monkeypatch, ForwardRights(models=("*",), estimate=estimate))
             handle = await runtime.start_agent(
                 agent=programs.ask,
                 args=("anthropic", [programs.message(100, "many words " * 300)]),
-                policy=ramet.Policy(),
+                policy=ramet.Policy(models=["*"]),
                 limits=ramet.Limits(tokens=100_000),
             )
             await handle.result()
@@ -203,7 +212,7 @@ async def test_requests_at_the_same_time_share_what_is_left(
         result = await runtime.run_agent(
             agent=programs.ask_at_once,
             args=("anthropic", [programs.message(128_000)] * 4),
-            policy=ramet.Policy(),
+            policy=ramet.Policy(models=["*"]),
             limits=ramet.Limits(usd=0.05),
         )
 
@@ -212,7 +221,6 @@ async def test_requests_at_the_same_time_share_what_is_left(
 
 
 async def test_a_run_without_the_right_is_denied(runtime: ramet.AgentRuntime, monkeypatch: pytest.MonkeyPatch) -> None:
-    grant_rights(monkeypatch, None)
     async with provider(["a"]) as server:
         use_server(monkeypatch, server.url)
         result = await runtime.run_agent(
@@ -223,6 +231,24 @@ async def test_a_run_without_the_right_is_denied(runtime: ramet.AgentRuntime, mo
     assert server.count == 0
 
 
+@pytest.mark.parametrize(
+    ("models", "status"),
+    [(["anthropic:claude-sonnet-5-5"], 200), (["anthropic:*"], 200), (["anthropic:claude-opus*", "openai:*"], 403)],
+)
+async def test_a_run_may_ask_the_models_of_its_policy(
+    runtime: ramet.AgentRuntime, monkeypatch: pytest.MonkeyPatch, models: list[str], status: int
+) -> None:
+    """Another model is refused in the provider's form, and nothing leaves the machine."""
+    async with provider(["a"]) as server:
+        use_server(monkeypatch, server.url)
+        result = await runtime.run_agent(
+            agent=programs.ask, args=("anthropic", [programs.message()]), policy=ramet.Policy(models=models)
+        )
+
+    assert [each["status"] for each in result.output] == [status]
+    assert server.count == (status == 200)
+
+
 async def test_refusals_of_the_host_have_the_providers_form(
     runtime: ramet.AgentRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,13 +257,15 @@ async def test_refusals_of_the_host_have_the_providers_form(
     async with provider(["a"]) as server:
         use_server(monkeypatch, server.url)
         other = {**programs.message(), "model": "claude-opus-5-5"}
-        model = await runtime.run_agent(agent=programs.ask, args=("anthropic", [other]), policy=ramet.Policy())
+        model = await runtime.run_agent(
+            agent=programs.ask, args=("anthropic", [other]), policy=ramet.Policy(models=["*"])
+        )
         path = await runtime.run_agent(
-            agent=programs.ask, args=("openai", [{}], "/v1/images/generations"), policy=ramet.Policy()
+            agent=programs.ask, args=("openai", [{}], "/v1/images/generations"), policy=ramet.Policy(models=["*"])
         )
         monkeypatch.delenv("ANTHROPIC_API_KEY")
         key = await runtime.run_agent(
-            agent=programs.ask, args=("anthropic", [programs.message()]), policy=ramet.Policy()
+            agent=programs.ask, args=("anthropic", [programs.message()]), policy=ramet.Policy(models=["*"])
         )
 
     replies = [each.output[0] for each in (model, path, key)]
@@ -262,7 +290,7 @@ async def test_errors_of_the_provider_pass_without_the_key(
         result = await runtime.run_agent(
             agent=programs.ask,
             args=("anthropic", [programs.message()] * 2),
-            policy=ramet.Policy(),
+            policy=ramet.Policy(models=["*"]),
             limits=ramet.Limits(tokens=100_000),
         )
 
@@ -278,7 +306,7 @@ async def test_errors_of_the_provider_pass_without_the_key(
     async with serve(echo) as url:
         use_server(monkeypatch, url)
         result = await runtime.run_agent(
-            agent=programs.ask, args=("anthropic", [programs.message()]), policy=ramet.Policy()
+            agent=programs.ask, args=("anthropic", [programs.message()]), policy=ramet.Policy(models=["*"])
         )
 
     assert result.output[0]["text"] == '{"error": "wrong key [key]"}'
@@ -291,7 +319,7 @@ async def test_a_provider_that_cannot_be_reached_costs_nothing(
     result = await runtime.run_agent(
         agent=programs.ask,
         args=("anthropic", [programs.message()]),
-        policy=ramet.Policy(),
+        policy=ramet.Policy(models=["*"]),
         limits=ramet.Limits(tokens=100_000),
     )
 
@@ -311,7 +339,7 @@ async def test_a_request_that_costs_nothing_is_not_counted_and_has_a_pace(
         handle = await runtime.start_agent(
             agent=programs.ask,
             args=("anthropic", [{"model": "claude-sonnet-5-5"}] * 90, "/v1/messages/count_tokens"),
-            policy=ramet.Policy(),
+            policy=ramet.Policy(models=["*"]),
             limits=ramet.Limits(model_calls=0, usd=0),
         )
         result = await handle.result()
@@ -329,7 +357,9 @@ async def test_no_key_of_the_host_is_in_the_sandbox(
     async with provider(["a"]) as server:
         use_server(monkeypatch, server.url)
         result = await runtime.run_agent(
-            agent=programs.find_in_memory, args=(host_key[::-1], programs.message(stream=True)), policy=ramet.Policy()
+            agent=programs.find_in_memory,
+            args=(host_key[::-1], programs.message(stream=True)),
+            policy=ramet.Policy(models=["*"]),
         )
 
     assert server.requests[0].headers["x-api-key"] == host_key
@@ -345,7 +375,7 @@ async def test_a_request_at_a_limit_that_pauses_is_held_until_it_is_raised(
         handle = await runtime.start_agent(
             agent=programs.ask,
             args=("anthropic", [programs.message()] * 2),
-            policy=ramet.Policy(),
+            policy=ramet.Policy(models=["*"]),
             limits=ramet.Limits(model_calls=1, at_limit="pause"),
         )
         await eventually(lambda: is_paused(runtime, handle))
@@ -372,7 +402,7 @@ async def test_a_held_request_is_refused_after_a_minute(
         handle = await runtime.start_agent(
             agent=programs.ask,
             args=("anthropic", [programs.message()]),
-            policy=ramet.Policy(),
+            policy=ramet.Policy(models=["*"]),
             limits=ramet.Limits(model_calls=0, at_limit="pause"),
         )
         await eventually(lambda: is_paused(runtime, handle))
@@ -396,7 +426,7 @@ async def test_output_is_lowered_at_a_limit_that_pauses_unless_too_little_is_lef
         handle = await runtime.start_agent(
             agent=programs.ask,
             args=("anthropic", [programs.message(128_000), programs.message(128_000)]),
-            policy=ramet.Policy(),
+            policy=ramet.Policy(models=["*"]),
             limits=ramet.Limits(tokens=4_000, at_limit="pause"),
         )
         await eventually(lambda: is_paused(runtime, handle))
@@ -417,7 +447,7 @@ async def test_a_program_that_leaves_ends_its_request(
         result = await runtime.run_agent(
             agent=programs.leave_in_the_middle,
             args=(programs.message(500, stream=True),),
-            policy=ramet.Policy(),
+            policy=ramet.Policy(models=["*"]),
             limits=ramet.Limits(tokens=100_000),
         )
         await asyncio.wait_for(server.client_left.wait(), 60)
@@ -435,7 +465,7 @@ async def test_a_run_that_is_cancelled_ends_its_requests(
         handle = await runtime.start_agent(
             agent=programs.ask,
             args=("anthropic", [programs.message(500, stream=True)]),
-            policy=ramet.Policy(),
+            policy=ramet.Policy(models=["*"]),
             limits=ramet.Limits(tokens=100_000),
         )
         await server.arrived(1)
@@ -456,10 +486,10 @@ async def test_more_requests_at_once_than_allowed_wait_inside(
         use_server(monkeypatch, server.url)
         server.hold = asyncio.Event()
         polite = await runtime.start_agent(
-            agent=programs.ask_at_once, args=("anthropic", [programs.message()] * 10), policy=ramet.Policy()
+            agent=programs.ask_at_once, args=("anthropic", [programs.message()] * 10), policy=ramet.Policy(models=["*"])
         )
         await server.arrived(8)
-        direct = await runtime.start_agent(agent=programs.flood, args=(9,), policy=ramet.Policy())
+        direct = await runtime.start_agent(agent=programs.flood, args=(9,), policy=ramet.Policy(models=["*"]))
         refused = await direct.result()
         server.hold.set()
         result = await polite.result()
@@ -488,7 +518,7 @@ async def test_requests_to_google_are_forwarded(runtime: ramet.AgentRuntime, mon
         result = await runtime.run_agent(
             agent=programs.ask,
             args=("google", [body, body], path),
-            policy=ramet.Policy(),
+            policy=ramet.Policy(models=["*"]),
             limits=ramet.Limits(usd=0.05),
         )
 

@@ -24,7 +24,7 @@ __all__ = ["backend", "host_key", "runtime"]
 
 pytestmark = pytest.mark.usefixtures("host_key")
 
-POLICY = ramet.Policy(memory_mb=512)
+POLICY = ramet.Policy(models=["*"], memory_mb=512)
 LIMITS = ramet.Limits(tokens=100_000)
 _MIB = 1024 * 1024
 

@@ -22,7 +22,7 @@ __all__ = ["backend", "host_key", "runtime"]
 
 pytestmark = pytest.mark.usefixtures("host_key")
 
-POLICY = ramet.Policy(memory_mb=768, pids=64)
+POLICY = ramet.Policy(models=["*"], memory_mb=768, pids=64)
 
 
 async def test_a_request_that_a_kill_cut_off_counts_after_it(

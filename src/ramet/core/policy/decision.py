@@ -122,6 +122,8 @@ def clamp_grant(grant: Grant, maximum: Policy) -> Grant:
         changes["allowed_endpoints"] = _intersection(
             grant.allowed_endpoints, tuple(maximum.allowed_endpoints), rights.uncovered_endpoints
         )
+    if maximum.models is not None:
+        changes["models"] = _intersection(grant.models, tuple(maximum.models), rights.uncovered_models)
     if maximum.ports is not None:
         ports = dict(maximum.ports)
         changes["ports"] = {name: port for name, port in grant.ports.items() if ports.get(name) == port}

@@ -70,7 +70,8 @@ class Policy(PolicyFields, frozen=True, kw_only=True, forbid_unknown_fields=True
     `secrets` of a child are none, because a secret is given only on request by name.
 
     A child's numbers are limits, and clamped (`retry_delay_seconds` is not a limit: it is given as requested).
-    Endpoints, ports, mounts, variables by name, secrets, isolation and `allow_sub_agents` are rights, and refused.
+    Endpoints, models, ports, mounts, variables by name, secrets, isolation and `allow_sub_agents` are rights, and
+    refused.
 
     Every field is checked and made canonical on creation. Raises InvalidValue, naming the field. Lists and sets are
     accepted for tuples, names alone for `secrets`, text for `isolation`. `repr` never shows a value of `env_vars` or
@@ -83,6 +84,8 @@ class Policy(PolicyFields, frozen=True, kw_only=True, forbid_unknown_fields=True
     timeout_seconds: float | None = None  #: wall-clock, children included
     network: Network | None = None  #: absent with endpoints given: allow_list
     allowed_endpoints: Sequence[str] | None = None  #: host:port; "*.example.org:443" by label, "*" any public endpoint
+    #: What its programs may ask through the host, as "anthropic:claude-sonnet-5-5", "openai:*" or "*".
+    models: Sequence[str] | None = None
     ports: Mapping[str, int] | Sequence[tuple[str, int]] | None = None  #: by name, TCP ports that the host may reach
     readonly_mounts: Sequence[str] | None = None  #: absolute paths of the host, seen inside at the same path
     tmpfs_size_mb: int | None = None  #: of /tmp and of /dev/shm, each
@@ -122,6 +125,7 @@ class Grant(PolicyFields, frozen=True, kw_only=True):
     pids: int = 64
     timeout_seconds: float = 3600.0
     allowed_endpoints: tuple[str, ...] = ()  #: empty: no network
+    models: tuple[str, ...] = ()  #: empty: none
     ports: dict[str, int] = field(default_factory=dict)  #: on its own loopback, reached from the host alone
     readonly_mounts: tuple[str, ...] = ()
     tmpfs_size_mb: int = 64
@@ -216,6 +220,7 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "retry_delay_seconds": _Number(0, 86400),
     "network": _network,
     "allowed_endpoints": rights.endpoints,
+    "models": rights.models,
     "ports": rights.ports,
     "readonly_mounts": rights.mounts,
     "allowed_env_vars": rights.variables,
@@ -256,14 +261,15 @@ def narrow(
     bounds the child's. A secret has the parent's value, whatever the child says. Retries are not a limit: the time of
     the child bounds them.
 
-    Raises SpawnRefused with `limit="policy.<field>"` if the parent lacks a right (a mount, variable, endpoint, port,
-    secret, a lower isolation, sub-agents), and if no time or no level is left. Whether and how many children the parent
-    may start is checked elsewhere.
+    Raises SpawnRefused with `limit="policy.<field>"` if the parent lacks a right (a mount, variable, endpoint, model,
+    port, secret, a lower isolation, sub-agents), and if no time or no level is left. Whether and how many children the
+    parent may start is checked elsewhere.
     """
     limits, clamped_limits = _limits(parent, requested, seconds_left)
     endpoints = _inherit(
         () if requested.network == "disabled" else requested.allowed_endpoints, parent.allowed_endpoints
     )
+    models = _inherit(requested.models, parent.models)
     ports = cast("Mapping[str, int]", _inherit(requested.ports, parent.ports))
     mounts = _inherit(requested.readonly_mounts, parent.readonly_mounts)
     names = _inherit(requested.allowed_env_vars, parent.allowed_env_vars)
@@ -271,6 +277,7 @@ def narrow(
     secrets = _inherit(requested.secrets, ())
     parent_names = {*parent.allowed_env_vars, *parent.env_vars}
     _refuse("allowed_endpoints", rights.uncovered_endpoints(parent.allowed_endpoints, endpoints))
+    _refuse("models", rights.uncovered_models(parent.models, models))
     _refuse("ports", [f"{name}={port}" for name, port in ports.items() if parent.ports.get(name) != port])
     _refuse("readonly_mounts", rights.uncovered_mounts(parent.readonly_mounts, mounts))
     _refuse("allowed_env_vars", [name for name in names if name not in parent_names])
@@ -288,6 +295,7 @@ def narrow(
         **limits,
         **_environment(names, values, parent.env_vars),
         allowed_endpoints=tuple(endpoints),
+        models=tuple(models),
         ports=dict(ports),
         readonly_mounts=tuple(mounts),
         secrets={name: parent.secrets[name] for name in secrets},

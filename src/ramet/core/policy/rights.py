@@ -1,4 +1,4 @@
-"""Checks of rights by name: endpoints, ports, mounts, variables, secrets; and when one right covers another.
+"""Checks of rights by name: endpoints, models, ports, mounts, variables, secrets; and when one right covers another.
 
 Every check takes the name of its field, and returns the value in its one canonical form or raises InvalidValue. No
 error shows a value of a variable or a secret.
@@ -27,6 +27,10 @@ MAX_NAME_BYTES = 255  #: NAME_MAX
 _LISTS = (list, tuple, set, frozenset)
 
 _ENDPOINT = 'host:port, such as "api.example.org:443", "*.example.org:443" or "[2001:db8::1]:443", or "*"'
+_MODEL = 'provider:model, such as "anthropic:claude-sonnet-5-5" or "openai:*", or "*"'
+_MODEL_NAME = re.compile(
+    r"(\*|(anthropic|openai|google_genai):[A-Za-z0-9][A-Za-z0-9._:/@-]{0,199}\*?|(anthropic|openai|google_genai):\*)\Z"
+)
 _PORT = re.compile(r"[1-9][0-9]{0,4}\Z")
 _PORTS = "names of ports with their numbers, such as {'web': 8000}"
 _PORT_NAME = re.compile(r"[a-z](-?[a-z0-9]){0,14}\Z")  #: as RFC 6335 names services, and Kubernetes ports
@@ -75,6 +79,21 @@ def uncovered_endpoints(granted: Collection[str], requested: Collection[str]) ->
     granted_suffixes = tuple(each.removeprefix("*") for each in granted if each.startswith("*."))
     lacking = [each for each in requested if each not in granted and not each.endswith(granted_suffixes)]
     return [each for each in lacking if _is_private(each)] if "*" in granted else lacking
+
+
+def models(field: str, entries: object) -> tuple[str, ...]:
+    """Return names of models as they are written with their providers; "*" at the end stands for any rest."""
+    names = tuple(dict.fromkeys(_texts(field, entries, _MODEL)))
+    for name in names:
+        if not _MODEL_NAME.match(name):
+            raise InvalidValue(field, name, _MODEL)
+    return names
+
+
+def uncovered_models(granted: Collection[str], requested: Collection[str]) -> list[str]:
+    """Return the models of `requested` that no entry of `granted` covers."""
+    prefixes = tuple(each[:-1] for each in granted if each.endswith("*"))
+    return [each for each in requested if each not in granted and not (prefixes and each.startswith(prefixes))]
 
 
 def ports(field: str, entries: object) -> dict[str, int]:

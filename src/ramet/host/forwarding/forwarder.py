@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from ramet.concurrency.cuts import WorkCut
 from ramet.core.budget import Hold
 from ramet.core.errors import BudgetExceeded, MissingExtra, ModelFailed, RametError, Unknown
+from ramet.core.policy.rights import uncovered_models
 from ramet.host.charging import DEFAULT_OUTPUT_TOKENS, LEAST_OUTPUT_TOKENS, Account, pauses
 from ramet.host.forwarding.request_reservation import HOLD_S, HoldTimedOut, RequestsUnderWay, reserve
 from ramet.host.forwarding.upstream import (
@@ -92,6 +93,8 @@ class RunForwarding:
         parsed = wire.parse(request.method, request.path, request.query, request.headers, request.body)
         if parsed.model and not self._forwarder.gateway.accepts(parsed.model, wire.model_prefix + parsed.model):
             raise RequestRefused(RefusalKind.DENIED, f"model: {parsed.model} is not one that runs may ask")
+        if parsed.model and uncovered_models(self._rights.models, (wire.model_prefix + parsed.model,)):
+            raise RequestRefused(RefusalKind.DENIED, f"model: policy.models does not have {parsed.model}")
         upstream = find_upstream(wire, self._forwarder.environ())
         exchange = _Exchange(self._forwarder.connections.client, wire, upstream, request, parsed, reply)
         if parsed.operation is not Operation.GENERATE:

@@ -29,7 +29,8 @@ Send = Callable[[HostMessage, bytes], Awaitable[None]]
 
 def forward_rights(run: Run) -> ForwardRights | None:
     """Return the right of a run to have model requests forwarded; None if it has none."""
-    return None
+    models = run.grant.models if run.grant is not None else ()
+    return ForwardRights(models=models) if models else None
 
 
 class ForwardedRequests:
@@ -73,7 +74,7 @@ class ForwardedRequests:
         if self._forwarding is None:
             rights, open_forwarding = forward_rights(self._run), self._run.sandbox.forwarding
             if rights is None or open_forwarding is None:
-                raise Denied("a model request", "only an external agent has its model requests forwarded")
+                raise Denied("a model request", "policy.models of this agent is empty")
             self._forwarding = open_forwarding(self._run.context, rights)
         return self._forwarding
 
