@@ -20,7 +20,7 @@ from tests.support.http import Answer, Request, serve
 from tests.support.providers import Fail, Hang, provider
 from tests.support.waiting import eventually
 from tests.trips.agents import programs
-from tests.trips.kits.forwarding import KEY, grant_rights, host_key, use_server
+from tests.trips.kits.forwarding import KEY, create_file, grant_rights, host_key, use_server
 from tests.trips.kits.isolated import BackendName, backend, runtime
 
 __all__ = ["backend", "host_key", "runtime"]
@@ -414,13 +414,15 @@ async def test_a_program_that_leaves_ends_its_request(
     """The connection to the provider is closed, and the whole reservation is settled as estimated."""
     async with provider([Hang(12, "Some words of a long reply.")]) as server:
         use_server(monkeypatch, server.url)
-        result = await runtime.run_agent(
+        handle = await runtime.start_agent(
             agent=programs.leave_in_the_middle,
-            args=(programs.message(500, stream=True),),
+            args=(programs.message(500, stream=True), "go"),
             policy=ramet.Policy(),
             limits=ramet.Limits(tokens=100_000),
         )
         await asyncio.wait_for(server.client_left.wait(), 60)
+        create_file(runtime, handle.id, "go")
+        result = await handle.result()
 
     assert result.output == "event: mes"
     assert result.usage.estimated
