@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 class ForwardRights:
     """The right of a run to have model requests forwarded."""
 
-    estimate: bool = True  #: reserve estimated input tokens; False: their certain bound, the bytes of the request
+    #: reserve estimated input tokens; False: their certain bound, the bytes of the request, which then has only text
+    estimate: bool = True
 
 
 class ForwardedRequest(NamedTuple):

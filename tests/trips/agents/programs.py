@@ -22,7 +22,7 @@ from ramet.wire.guest_protocol.host_to_guest import Answer, ResponseHead
 PATHS = {"anthropic": "/v1/messages", "openai": "/v1/responses"}
 
 
-def message(max_tokens: int | None = 1_000, text: str = "hi", **more: Any) -> dict[str, Any]:
+def message(max_tokens: int | None = 1_000, text: Any = "hi", **more: Any) -> dict[str, Any]:
     """Return a request to Anthropic."""
     body = {"model": "claude-sonnet-5-5", "messages": [{"role": "user", "content": text}], **more}
     return body if max_tokens is None else {**body, "max_tokens": max_tokens}

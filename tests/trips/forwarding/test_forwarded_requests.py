@@ -194,6 +194,25 @@ async def test_input_is_estimated_or_bounded(runtime: ramet.AgentRuntime, monkey
     assert reserved[1] == pytest.approx(len(sent), abs=90)
 
 
+async def test_an_image_is_refused_where_the_bound_is_certain(
+    runtime: ramet.AgentRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aaaa"}}
+    body = programs.message(100, [image])
+    async with provider(["a"]) as server:
+        use_server(monkeypatch, server.url)
+        replies = []
+        for estimate in (False, True):
+            grant_rights(monkeypatch, ForwardRights(estimate=estimate))
+            result = await runtime.run_agent(
+                agent=programs.ask, args=("anthropic", [body]), policy=ramet.Policy(), limits=ramet.Limits(tokens=9_000)
+            )
+            replies += result.output
+
+    assert [each["status"] for each in replies] == [403, 200]
+    assert "image" in replies[0]["text"]
+
+
 async def test_requests_at_the_same_time_share_what_is_left(
     runtime: ramet.AgentRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
