@@ -15,7 +15,8 @@ class ForwardRights:
     """The right of a run to have model requests forwarded."""
 
     models: tuple[str, ...]  #: as `Policy.models`
-    estimate: bool = True  #: reserve estimated input tokens; False: their certain bound, the bytes of the request
+    #: reserve estimated input tokens; False: their certain bound, the bytes of the request, which then has only text
+    estimate: bool = True
 
 
 class ForwardedRequest(NamedTuple):

@@ -22,7 +22,7 @@ from ramet.wire.guest_protocol.host_to_guest import Answer, ResponseHead
 PATHS = {"anthropic": "/v1/messages", "openai": "/v1/responses"}
 
 
-def message(max_tokens: int | None = 1_000, text: str = "hi", **more: Any) -> dict[str, Any]:
+def message(max_tokens: int | None = 1_000, text: Any = "hi", **more: Any) -> dict[str, Any]:
     """Return a request to Anthropic."""
     body = {"model": "claude-sonnet-5-5", "messages": [{"role": "user", "content": text}], **more}
     return body if max_tokens is None else {**body, "max_tokens": max_tokens}
@@ -120,12 +120,13 @@ def send_large(size: int) -> list[int]:
         return [in_chunks.status, int(reply.split()[1])]
 
 
-def leave_in_the_middle(body: dict[str, Any]) -> str:
-    """Begin to read a stream, and leave."""
+def leave_in_the_middle(body: dict[str, Any], before: str) -> str:
+    """Begin to read a stream, leave, and go on until a file is there."""
     with model_endpoint() as endpoint:
         reply = _begin(endpoint, body)
         begin = reply.read1(10).decode()
         reply.close()
+        _wait_for(before)
         return begin
 
 
@@ -133,9 +134,13 @@ def read_slowly(body: dict[str, Any], before: str) -> int:
     """Begin a request, read nothing until a file is there, then read all of it; return its size."""
     with model_endpoint() as endpoint:
         reply = _begin(endpoint, body)
-        while not pathlib.Path(before).exists():
-            time.sleep(0.01)
+        _wait_for(before)
         return len(reply.read())
+
+
+def _wait_for(file: str) -> None:
+    while not pathlib.Path(file).exists():
+        time.sleep(0.01)
 
 
 def find_in_memory(reverse: str, body: dict[str, Any]) -> dict[str, bool]:

@@ -20,7 +20,7 @@ from tests.support.http import Answer, Request, serve
 from tests.support.providers import Fail, Hang, provider
 from tests.support.waiting import eventually
 from tests.trips.agents import programs
-from tests.trips.kits.forwarding import KEY, grant_rights, host_key, use_server
+from tests.trips.kits.forwarding import KEY, create_file, grant_rights, host_key, use_server
 from tests.trips.kits.isolated import BackendName, backend, runtime
 
 __all__ = ["backend", "host_key", "runtime"]
@@ -201,6 +201,25 @@ async def test_input_is_estimated_or_bounded(runtime: ramet.AgentRuntime, monkey
     sent = json.dumps(server.bodies[0]).encode()
     assert reserved[0] == pytest.approx(estimate_tokens(sent), abs=30)
     assert reserved[1] == pytest.approx(len(sent), abs=90)
+
+
+async def test_an_image_is_refused_where_the_bound_is_certain(
+    runtime: ramet.AgentRuntime, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "aaaa"}}
+    body = programs.message(100, [image])
+    async with provider(["a"]) as server:
+        use_server(monkeypatch, server.url)
+        replies = []
+        for estimate in (False, True):
+            grant_rights(monkeypatch, ForwardRights(estimate=estimate))
+            result = await runtime.run_agent(
+                agent=programs.ask, args=("anthropic", [body]), policy=ramet.Policy(), limits=ramet.Limits(tokens=9_000)
+            )
+            replies += result.output
+
+    assert [each["status"] for each in replies] == [403, 200]
+    assert "image" in replies[0]["text"]
 
 
 async def test_requests_at_the_same_time_share_what_is_left(
@@ -444,13 +463,15 @@ async def test_a_program_that_leaves_ends_its_request(
     """The connection to the provider is closed, and the whole reservation is settled as estimated."""
     async with provider([Hang(12, "Some words of a long reply.")]) as server:
         use_server(monkeypatch, server.url)
-        result = await runtime.run_agent(
+        handle = await runtime.start_agent(
             agent=programs.leave_in_the_middle,
-            args=(programs.message(500, stream=True),),
+            args=(programs.message(500, stream=True), "go"),
             policy=ramet.Policy(models=["*"]),
             limits=ramet.Limits(tokens=100_000),
         )
         await asyncio.wait_for(server.client_left.wait(), 60)
+        create_file(runtime, handle.id, "go")
+        result = await handle.result()
 
     assert result.output == "event: mes"
     assert result.usage.estimated

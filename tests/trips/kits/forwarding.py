@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+import ramet
 from ramet.spawn.forwarding import forwarded_requests
 from ramet.spawn.run import Run
 from ramet.tools.forwarding import ForwardRights
@@ -26,6 +27,13 @@ def grant_rights(monkeypatch: pytest.MonkeyPatch, rights: ForwardRights) -> None
         return rights
 
     monkeypatch.setattr(forwarded_requests, "forward_rights", forward_rights)
+
+
+def create_file(runtime: ramet.AgentRuntime, run: str, name: str) -> None:
+    """Create a file in the workspace of a run, which its program waits for."""
+    folder = runtime.sandboxes.folder_of(run)
+    assert folder is not None, "a run in a sandbox has a folder"
+    (folder.workspace / name).touch()
 
 
 def use_server(monkeypatch: pytest.MonkeyPatch, url: str) -> None:

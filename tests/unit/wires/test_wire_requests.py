@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,7 +18,7 @@ from ramet.models.wires.contract import (
     RequestRefused,
     WireRequest,
 )
-from ramet.models.wires.input_estimate import estimate_tokens
+from ramet.models.wires.input_estimate import estimate_tokens, media_in
 from ramet.models.wires.wires import WIRES
 
 MESSAGES = "/v1/messages"
@@ -303,6 +304,27 @@ def test_the_estimate_counts_three_bytes_of_text_and_less_of_encoded_files() -> 
     assert estimate_tokens(text) == pytest.approx(len(text) / 3, abs=1)
     assert estimate_tokens(image) < len(image) / 25
     assert estimate_tokens(b"") == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        ([{"type": "text", "text": "an image of a document"}], ""),
+        ([{"type": "image", "source": {"type": "url", "url": "https://x"}}], "image"),
+        ([{"type": "tool_result", "content": [{"type": "document", "source": {}}]}], "document"),
+        ([{"type": "input_file", "file_id": "file-1"}], "input_file"),
+        ([{"type": "container_upload", "file_id": "file-1"}], "file_id"),
+        ([{"fileData": {"fileUri": "gs://x"}}], "fileData"),
+    ],
+)
+def test_parts_that_are_no_text_are_found(content: object, found: str) -> None:
+    """Their tokens have no bound in bytes."""
+    tools = [{"name": "look", "input_schema": {"properties": {"image": {"type": "string"}}}}]
+    assert media_in(parse(MESSAGES, {"messages": [{"content": content}], "tools": tools}).members) == found
+
+
+def test_a_body_too_deep_to_read_counts_as_no_text() -> None:
+    assert media_in({"messages": msgspec.Raw(b"[" * 100_000)}) != ""
 
 
 members = st.dictionaries(

@@ -75,11 +75,7 @@ def _parse_headers(lines: Iterable[str]) -> dict[str, str]:
         if not colon or _TOKEN.fullmatch(name) is None or _VALUE.fullmatch(value) is None:
             raise HttpError(400, "a header is malformed")
         name = name.lower()
-        if name in headers:
-            if name in ("content-length", "transfer-encoding", "host"):
-                raise HttpError(400, f"{name} is given twice")
-            value = f"{headers[name]}, {value}"
-        headers[name] = value
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value  # Two lengths are no number then.
     return headers
 
 

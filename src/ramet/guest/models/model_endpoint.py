@@ -66,13 +66,15 @@ class ModelEndpoint:
         return f"http://{HOST}:{self.port}/{wire}"
 
     async def open(self, port: int = 0) -> None:
-        """Listen on a loopback port, a free one by default. Raises OSError."""
+        """Listen on a loopback port, a free one by default. Raises OSError, also where there is no loopback address."""
         loop = asyncio.get_running_loop()
 
         def connect() -> asyncio.StreamReaderProtocol:
             return asyncio.StreamReaderProtocol(_Reader(limit=MAX_HEAD_BYTES, loop=loop), self._accept, loop=loop)
 
         self._server = await loop.create_server(connect, HOST, port)
+        if not self._server.sockets:  # asyncio passes over a socket that cannot be made.
+            raise OSError(f"this sandbox has no network, and so no {HOST}")
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:

@@ -28,7 +28,7 @@ from ramet.host.forwarding.upstream import (
 )
 from ramet.host.gateway import Gateway
 from ramet.models.wires.contract import Operation, RefusalKind, RequestRefused, UsageReader, Wire, WireRequest
-from ramet.models.wires.input_estimate import estimate_tokens
+from ramet.models.wires.input_estimate import estimate_tokens, media_in
 from ramet.models.wires.wires import WIRES
 from ramet.spawn.forwarding.request_context import context_of_request
 from ramet.tools.context import ToolUseContext
@@ -149,7 +149,9 @@ class RunForwarding:
         """Return the account of a request. Raises RequestRefused for one that a limit cannot bind."""
         budget = self._context.budget
         if any(budget.owner(resource) is not None for resource in ("tokens", "usd")):
-            unbounded = (*parsed.unbounded, *(("number of replies",) if parsed.choices > 1 else ()))
+            unbounded = [*parsed.unbounded, *(["number of replies"] if parsed.choices > 1 else [])]
+            if not self._rights.estimate and (media := media_in(parsed.members)):
+                unbounded.append(media)
             if unbounded:
                 members = ", ".join(unbounded)
                 raise RequestRefused(
