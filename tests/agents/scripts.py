@@ -44,6 +44,16 @@ def write_call(name: str, path: Path, text: str) -> Call:
     raise ValueError(name)
 
 
+def mcp_tool(name: str, server: str, tool: str) -> str:
+    """Return what a program calls a tool of an MCP server."""
+    return {
+        "claude-agent-acp": f"mcp__{server}__{tool}",
+        "codex-acp": f"mcp__{server}/{tool}",  # a tool in a namespace
+        "gemini-cli": f"mcp_{server}_{tool}",
+        "opencode": f"{server}_{tool}",
+    }[name]
+
+
 def turns(requests: Sequence[Request]) -> list[Request]:
     """Return the requests of an agent's turns: those that offer tools. Titles offer none."""
     return [request for request in requests if request.body.get("tools")]

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
-from tests.agents.scripts import SPEAKS_ACP, TITLES, each, turns, write_call
+from tests.agents.scripts import SPEAKS_ACP, TITLES, each, mcp_tool, turns, write_call
+from tests.support import mcp_tree
 from tests.support.acp_client import AcpAgent, Decision, acp_agent
 from tests.support.agent_programs import Program
-from tests.support.providers import Hang, Provider, Script, Step, provider
+from tests.support.providers import Call, Hang, Provider, Script, Step, provider
 
 REPLY = "The file is written."
 
@@ -69,6 +71,25 @@ async def test_a_tool_does_not_run_when_the_client_rejects_it(program: Program, 
         assert not note.exists()
         assert ended["stopReason"] in ("end_turn", "cancelled")
         assert len(turns(server.requests)) <= 2
+
+
+@each(SPEAKS_ACP)
+async def test_tools_of_an_mcp_server_are_offered_and_run(program: Program, agent_home: Path, folder: Path) -> None:
+    """A server that the client names for a session is started, and the first request says so: Codex by its name."""
+    tool = mcp_tool(program.name, "tree", "spawn")
+    server_of_tools = {"name": "tree", "command": sys.executable, "args": [mcp_tree.__file__], "env": []}
+    async with (
+        asked(spawn=[Call(tool, {"task": "a review"}), "It is spawned."]) as server,
+        started(program, server, agent_home, folder, lambda _: "allow_once") as agent,
+    ):
+        session = await agent.new_session(folder, [server_of_tools])
+
+        await agent.prompt(session, "Please [spawn].")
+
+        first, second = turns(server.requests)
+        assert "tree" in str(first.body["tools"])
+        assert "spawned for a review" in str(second.body)
+        assert agent.text.endswith("It is spawned.")
 
 
 @each(SPEAKS_ACP)

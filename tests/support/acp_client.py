@@ -105,14 +105,16 @@ class AcpAgent:
         async for line in self.process.stdout:
             message = json.loads(line)
             if "method" not in message:
-                self._answers.pop(message["id"]).set_result(message)
+                answer = self._answers.pop(message["id"])
+                if not answer.done():  # nobody waits for it any more
+                    answer.set_result(message)
             elif "id" in message:
                 await self._send({"id": message["id"], **await self._answer(message)})
             elif message["method"] == "session/update":
                 async with self._changed:
                     self.updates.append(message["params"]["update"])
                     self._changed.notify_all()
-        for answer in self._answers.values():
+        for answer in (each for each in self._answers.values() if not each.done()):
             answer.set_exception(EOFError(f"the program ended: {self.stderr[-2000:]}"))
 
     async def read_stderr(self) -> None:

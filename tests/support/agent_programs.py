@@ -142,13 +142,21 @@ def _claude_agent_acp(packages: Path) -> Program:
 
 
 def _codex_settings(url: str) -> dict[str, str]:
-    # Its own sandbox cannot start inside another. Retries are off: a refusal is meant.
+    # Its own sandbox cannot start inside another, and a profile without one asks the user.
+    # Nothing is tried again: a refusal is meant.
     return {
         ".codex/config.toml": f"""\
 model = "{MODELS["codex"]}"
 model_provider = "loopback"
-sandbox_mode = "danger-full-access"
-approval_policy = "never"
+approval_policy = "on-request"
+approvals_reviewer = "user"
+default_permissions = "full"
+
+[permissions.full]
+filesystem = {{ ":root" = "write" }}
+
+[permissions.full.network]
+enabled = true
 
 [model_providers.loopback]
 name = "loopback"
@@ -184,8 +192,8 @@ def _codex_acp(packages: Path) -> Program:
         model=codex.model,
         prompt=codex.prompt,
         acp=(),
-        # The adapter's mode counts, not the policies of config.toml. In this one it asks for what leaves its sandbox.
-        environment={**codex.environment, "INITIAL_AGENT_MODE": "read-only"},
+        # The adapter has a mode of its own, and takes that of config.toml only by name.
+        environment={**codex.environment, "INITIAL_AGENT_MODE": "permission-profile:full"},
         configuration=_codex_settings,
         address=codex.address,
     )
