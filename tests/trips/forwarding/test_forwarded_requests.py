@@ -212,9 +212,12 @@ async def test_an_image_is_refused_where_the_bound_is_certain(
         use_server(monkeypatch, server.url)
         replies = []
         for estimate in (False, True):
-            grant_rights(monkeypatch, ForwardRights(estimate=estimate))
+            grant_rights(monkeypatch, ForwardRights(models=("*",), estimate=estimate))
             result = await runtime.run_agent(
-                agent=programs.ask, args=("anthropic", [body]), policy=ramet.Policy(), limits=ramet.Limits(tokens=9_000)
+                agent=programs.ask,
+                args=("anthropic", [body]),
+                policy=ramet.Policy(models=["*"]),
+                limits=ramet.Limits(tokens=9_000),
             )
             replies += result.output
 
