@@ -31,7 +31,7 @@ from ramet.core.replay.run_replay import RunReplay
 from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
 from ramet.isolation.workspace.output import OutputStream
 from ramet.spawn.final_answer import checked_answer, has_answered
-from ramet.spawn.forwarding.forwarded_requests import forward_rights
+from ramet.spawn.forwarding import forwarded_requests
 from ramet.spawn.masking import masked_text, private_forms, secret_forms
 from ramet.spawn.ports import Placement
 from ramet.spawn.run import Run, SandboxOutput, TurnResult
@@ -262,7 +262,7 @@ async def _run_attempt(
             proxy=proxy,
             import_dir=run.import_dir,
             has_programs=run.sandbox.capsule is None and any(tool.name in _PROGRAM_TOOLS for tool in run.context.tools),
-            has_loopback=forward_rights(run) is not None,
+            has_loopback=forwarded_requests.forward_rights(run) is not None,
             tree=run.info.root,
             path=run.info.path,
         )
