@@ -65,7 +65,7 @@ class Placement(Protocol):
     async def backend(self, grant: Grant) -> Backend:
         """Return the backend for a run of this grant.
 
-        Raises IsolationUnavailable if no backend satisfies the grant.
+        Raises IsolationUnavailable if no backend satisfies the grant, and InvalidValue for models on another machine.
         """
 
     def folder(self, run: RunInfo, *, is_there: bool = False) -> RunFolder:

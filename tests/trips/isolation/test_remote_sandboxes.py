@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import ramet
+from ramet.core.errors import InvalidValue
 from ramet.core.outcome import AgentResult
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.services.agent_types.bundle_operations import LoadBundle
@@ -55,6 +56,15 @@ async def test_a_remote_runs_outputs_reach_the_host(runtime: ramet.AgentRuntime)
         agent=agents.level, args=(3, 100), policy=ramet.Policy(allow_sub_agents=True, memory_mb=256)
     )
     assert nested.output["levels"] == 3
+
+
+async def test_models_are_refused_where_their_requests_are_not_forwarded(runtime: ramet.AgentRuntime) -> None:
+    """The refusal names the field; without models the same agent works."""
+    with pytest.raises(InvalidValue) as refusal:
+        await runtime.run_agent(agent=agents.speak, args=([],), policy=ramet.Policy(models=["openai:*"]))
+
+    assert (refusal.value.field, refusal.value.value) == ("policy.models", ["openai:*"])
+    assert (await runtime.run_agent(agent=agents.speak, args=([],), policy=ramet.Policy())).status == "completed"
 
 
 def contents(result: AgentResult) -> dict[str, str]:

@@ -319,6 +319,9 @@ class TreePlacement:
             missing = probe.missing or (f"a backend that offers {grant.isolation}",)
             remedy = probe.remedy or f"ask for at most {probe.level}: {backend.name} offers no more anywhere"
             raise IsolationUnavailable(grant.isolation, probe.level, missing, remedy)
+        if grant.models and probe.remote:
+            accepted = f"nothing on {backend.name}: requests are forwarded for sandboxes of the kernel's own machine"
+            raise InvalidValue("policy.models", list(grant.models), accepted)
         return backend
 
     def folder(self, run: RunInfo, *, is_there: bool = False) -> RunFolder:
