@@ -61,10 +61,10 @@ async def test_a_remote_runs_outputs_reach_the_host(runtime: ramet.AgentRuntime)
 async def test_models_are_refused_where_their_requests_are_not_forwarded(runtime: ramet.AgentRuntime) -> None:
     """The refusal names the field; without models the same agent works."""
     with pytest.raises(InvalidValue) as refusal:
-        await runtime.run_agent(agent=agents.speak, args=([],), policy=ramet.Policy(models=["openai:*"]))
+        await runtime.run_agent(agent=agents.speak, args=(["a"],), policy=ramet.Policy(models=["openai:*"]))
 
     assert (refusal.value.field, refusal.value.value) == ("policy.models", ["openai:*"])
-    assert (await runtime.run_agent(agent=agents.speak, args=([],), policy=ramet.Policy())).status == "completed"
+    assert (await runtime.run_agent(agent=agents.speak, args=(["a"],), policy=ramet.Policy())).status == "completed"
 
 
 def contents(result: AgentResult) -> dict[str, str]:
