@@ -20,7 +20,7 @@ from ramet.isolation.limits.cpu_throttle import Pause
 from ramet.isolation.linux import procfs
 from ramet.isolation.linux.procfs import Stat
 
-_PASSES = 10  #: over a sandbox whose processes enter their group
+_PASSES = 100  #: over a sandbox whose processes enter their group; one that always starts others needs several
 _SETTLED_S, _STEP_S = 1.0, 0.002  #: the time to wait until no process runs, and between two looks
 _NOT_STOPPED = "RSD"  #: states of processes that run, or may run at any time
 

@@ -63,7 +63,7 @@ def build_assignment(spec: SandboxSpec, config: ZygoteConfig, owner: tuple[int, 
         machine = "where a run has no loopback of its own; backend='bwrap' gives it one"
         if grant.ports:
             raise InvalidValue("ports", dict(grant.ports), f"nothing, {machine}")
-        raise InvalidValue("has_loopback", True, f"False, {machine}")
+        raise InvalidValue("models", tuple(grant.models), f"nothing, {machine}")
     if owner is not None:
         try:
             _give(runs, workspace[len(runs) + 1 :].split("/"), owner)

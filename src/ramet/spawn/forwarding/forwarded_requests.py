@@ -20,7 +20,7 @@ from ramet.wire.guest_protocol.reply_window import CHUNK_BYTES, WINDOW_BYTES
 
 #: Requests of one sandbox at the same time, and the bytes of their bodies together.
 MAX_REQUESTS: Final = 8
-MAX_BODY_BYTES: Final = 64 * 1024 * 1024
+MAX_BODY_BYTES: Final = 32 * 1024 * 1024
 #: Bytes of the names and values of a request's headers.
 MAX_HEADER_BYTES: Final = 64 * 1024
 
