@@ -478,10 +478,11 @@ async def test_a_target_that_is_gone_is_logged_and_stops_only_if_its_settings_sa
         await eventually(lambda: len(endpoint.accepted) == 1)
     endpoint.answer = failing(1, status=410)
     async with AgentRuntime(tmp_path / "b", notify={"hook": target(endpoint, stop_when_gone=True)}) as runtime:
-        await (await runtime.spawn(agent(), "go")).result()
-        await (await runtime.spawn(agent(), "go")).result()
         assert runtime.notifier is not None
         queue = runtime.notifier.queues["hook"]
+        await (await runtime.spawn(agent(), "go")).result()
+        await eventually(lambda: queue.outcomes["dropped"] == 1)  # Those of two runs are sent side by side.
+        await (await runtime.spawn(agent(), "go")).result()
         await eventually(lambda: queue.outcomes["dropped"] == 2)
 
     assert len(endpoint.accepted) == 1
