@@ -151,6 +151,11 @@ async def test_a_follower_in_another_process_sees_all_events_of_two_kernels(post
         await eventually(lambda: min(len(one.printed()), len(two.printed())) > 300)
         one.kill()
         two.kill()
+        with psycopg.connect(postgres.dsn, autocommit=True) as connection:
+            # A commit that the server had received may become visible after the death of its kernel.
+            query = "SELECT 1 FROM pg_stat_activity WHERE application_name LIKE ANY (%s)"
+            names = [f"ramet {each} pid %" for each in ("one", "two")]
+            await eventually(lambda: not connection.execute(query, [names]).fetchall())
         async with open_store(PostgresStore(postgres.dsn, schema=schema, read_only=True)) as reader:
             entries = await all_entries(reader)
             await eventually(lambda: len(follower.printed()) > len(entries))
