@@ -41,7 +41,7 @@ def test_a_failed_installation_leaves_nothing(empty: Path, capfd: pytest.Capture
 
 
 def test_an_installed_version_is_not_looked_at_again(empty: Path) -> None:
-    """What is there is there: no registry is asked, and other versions stay until one is replaced."""
+    """An installed version stays: no registry is asked, and other versions stay until one is replaced."""
     for name in ("node", "codex"):
         agent_programs.pins()[name].folder.mkdir(parents=True)
 

@@ -228,7 +228,7 @@ async def test_an_image_is_refused_where_the_bound_is_certain(
 async def test_requests_at_the_same_time_share_what_is_left(
     runtime: ramet.AgentRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each reserves all that is left; the others wait for its rest, and are not refused."""
+    """A request reserves all that is left; the others wait for its rest, and are not refused."""
     async with provider(["a", "b", "c", "d"]) as server:
         use_server(monkeypatch, server.url)
         result = await runtime.run_agent(

@@ -100,7 +100,7 @@ async def test_the_gemini_format_has_calls_results_and_usage() -> None:
     ],
 )
 async def test_a_reply_can_end_at_the_maximum_of_output(path: str, body: dict[str, object], event: str) -> None:
-    """Each format has its own word for that."""
+    """The word for that is the one of each format."""
     async with provider([cut_short("So far")]) as server, httpx2.AsyncClient(base_url=server.url) as client:
         reply = await client.post(path, json={**body, "stream": True})
 

@@ -71,7 +71,7 @@ class ReplyUsageReader:
         self._line = bytearray()
         try:
             usage = self._fold.usage()
-        except Exception:
+        except Exception:  # Nonsense of a provider: the whole reservation is settled.
             return None
         if usage is None or usage["output_tokens"] * MAX_TOKEN_BYTES < self._fold.text_bytes:
             return None
