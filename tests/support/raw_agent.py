@@ -4,6 +4,8 @@ The argument is a list of steps in JSON. Each is done when the request it waits 
 
     {"on": "session/prompt", "write": "text", "times": 3}      written as it is, with $id for the request's id
     {"on": "initialize", "result": {…}}                         an answer
+    {"on": "session/prompt", "say": "text"}                     a part of the reply; "update", "request": any other
+    {"on": "answer", "log": "path"}                             what came is added to a file; "touch": it is made
     {"on": "session/prompt", "do": "endless" | "exit" | "close" | "hang" | "ignore" | "fork" | "deaf"}
 
 `session/new` and `initialize` are answered as usual, unless a step waits for them.
@@ -16,6 +18,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 USUAL = {
@@ -59,7 +62,16 @@ def do(step: dict[str, Any], message: dict[str, Any]) -> None:
             write(data)
     if "say" in step:
         update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": step["say"]}}
-        send({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s1", "update": update}})
+        for _ in range(step.get("times", 1)):
+            send({"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": "s1", "update": update}})
+    if "touch" in step:
+        Path(step["touch"]).touch()
+    if "pid" in step:  # In one step: a reader finds all of it.
+        Path(step["pid"] + ".new").write_text(str(os.getpid()))
+        Path(step["pid"] + ".new").rename(step["pid"])
+    if "log" in step:
+        with Path(step["log"]).open("a") as log:
+            log.write(json.dumps(message) + "\n")
     if "told" in step:  # What came, as text.
         do({"say": json.dumps(message)}, message)
     if "update" in step:
@@ -84,7 +96,8 @@ def do(step: dict[str, Any], message: dict[str, Any]) -> None:
         case "ignore":
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         case "fork":  # A process in a session of its own, which holds the output open.
-            subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
+            child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3600)"], start_new_session=True)
+            Path(step["pids"]).write_text(f"{os.getpid()} {child.pid}")
 
 
 if __name__ == "__main__":

@@ -40,6 +40,7 @@ from acp.schema import (
     ResumeSessionResponse,
     SessionCapabilities,
     SessionResumeCapabilities,
+    ToolCallStatus,
     ToolCallUpdate,
 )
 
@@ -128,7 +129,7 @@ class SdkAgent:
                 await self.client.session_update(session, call)
             case {"end": number, **rest}:
                 content = [tool_content(text_block(str(rest.get("output", "done"))))]
-                status = "failed" if rest.get("failed") else "completed"
+                status: ToolCallStatus = "failed" if rest.get("failed") else "completed"
                 await self.client.session_update(
                     session, update_tool_call(number, status=status, content=content, raw_input=rest.get("input"))
                 )

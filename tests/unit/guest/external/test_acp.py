@@ -13,13 +13,13 @@ from ramet.core.events import PlanStep
 from ramet.guest.external.acp import MAX_DENIED_TURNS
 from ramet.guest.external.program_host import Permission
 from tests.support.recording_host import RecordingHost
-from tests.unit.guest.external.driving import drive, sdk_start
+from tests.unit.guest.external.driving import Step, drive, sdk_start
 
 
 async def test_the_reply_is_the_text_after_the_last_call(tmp_path: Path) -> None:
     """Those who watch see every text, but no thought; the result is the last part."""
     host = RecordingHost()
-    steps = [
+    steps: list[Step] = [
         {"think": "Hm."},
         {"say": "I will "},
         {"say": "write."},
@@ -36,7 +36,7 @@ async def test_the_reply_is_the_text_after_the_last_call(tmp_path: Path) -> None
 async def test_a_call_begins_and_ends_once(tmp_path: Path) -> None:
     """A call is known by its kind and its arguments, which may come late; one that fails is an error."""
     host = RecordingHost()
-    steps = [
+    steps: list[Step] = [
         {"call": "c1", "kind": "edit", "input": {"path": "a"}},
         {"end": "c1", "output": "it is there"},
         {"end": "c1"},
@@ -55,7 +55,7 @@ async def test_a_call_begins_and_ends_once(tmp_path: Path) -> None:
 async def test_an_allowed_call_is_allowed_once(tmp_path: Path) -> None:
     """The host sees the arguments of the call that was announced, and the program gets no permission for later."""
     host = RecordingHost()
-    steps = [{"call": "c1", "kind": "edit", "input": {"path": "a"}}, {"ask": "c1"}, {"end": "c1"}]
+    steps: list[Step] = [{"call": "c1", "kind": "edit", "input": {"path": "a"}}, {"ask": "c1"}, {"end": "c1"}]
 
     text = await drive(sdk_start(*steps), host, tmp_path)
 
@@ -78,7 +78,12 @@ async def test_a_question_begins_a_call_that_was_not_announced(tmp_path: Path) -
 async def test_a_denied_call_is_rejected_once(tmp_path: Path) -> None:
     """The program goes on by itself; what it says then of the call changes nothing."""
     host = RecordingHost(decide=lambda _: Permission(False, "not today"))
-    steps = [{"call": "c1", "input": {"path": "a"}}, {"ask": "c1"}, {"end": "c1", "failed": True}, {"say": "Well."}]
+    steps: list[Step] = [
+        {"call": "c1", "input": {"path": "a"}},
+        {"ask": "c1"},
+        {"end": "c1", "failed": True},
+        {"say": "Well."},
+    ]
 
     text = await drive(sdk_start(*steps), host, tmp_path)
 
@@ -90,7 +95,7 @@ async def test_a_denied_call_is_rejected_once(tmp_path: Path) -> None:
 async def test_a_permission_for_ever_is_never_given(tmp_path: Path) -> None:
     """Where the program offers only that, the host is not asked, and the call is not allowed."""
     host = RecordingHost()
-    steps = [{"ask": "c1", "title": "a", "kinds": ["allow_always", "reject_always"]}]
+    steps: list[Step] = [{"ask": "c1", "title": "a", "kinds": ["allow_always", "reject_always"]}]
     steps += [{"ask": "c2", "title": "b", "kinds": ["allow_always", "reject_once"]}]
 
     await drive(sdk_start(*steps, mode="allow"), host, tmp_path)
@@ -113,7 +118,7 @@ async def test_without_approvers_the_sandbox_alone_decides(tmp_path: Path) -> No
 async def test_a_turn_that_ends_with_a_denial_is_followed_by_its_reason(tmp_path: Path) -> None:
     """The program gets the reason as its next prompt, as the protocol has no other place for it."""
     host = RecordingHost(decide=lambda _: Permission(False, "not today"))
-    steps = [{"call": "c1", "kind": "edit", "input": {"path": "a"}}, {"ask": "c1"}, {"say": "never said"}]
+    steps: list[Step] = [{"call": "c1", "kind": "edit", "input": {"path": "a"}}, {"ask": "c1"}, {"say": "never said"}]
 
     text = await drive(sdk_start(*steps, arguments=("--ends-at-denial",)), host, tmp_path)
 
@@ -133,7 +138,7 @@ async def test_a_program_that_cannot_go_on_without_a_call_is_denied(tmp_path: Pa
 
 async def test_mail_is_a_further_prompt(tmp_path: Path) -> None:
     """Ids of calls may come again in another turn, for other calls; the last reply counts."""
-    call = [{"call": "c1", "input": {"path": "a"}}, {"end": "c1"}]
+    call: list[Step] = [{"call": "c1", "input": {"path": "a"}}, {"end": "c1"}]
     host = RecordingHost(mails=[json.dumps([*call, {"say": "Second."}]), "Third."])
 
     text = await drive(sdk_start(*call, {"say": "First."}), host, tmp_path)
