@@ -60,7 +60,6 @@ async def drive_acp(
     except RequestFailed as error:
         raise program.failure(f"the program reported an error: {error}") from None
     finally:
-        reading.cancel()
         await run_shielded(client.close(reading))
 
 
@@ -103,10 +102,7 @@ class _Client:
 
     async def close(self, reading: asyncio.Future[None]) -> None:
         """Stop receiving, and report the end of what has not ended."""
-        await asyncio.wait({reading})
-        if not reading.cancelled():
-            reading.exception()  # Every request had it.
-        await self.connection.close()
+        await self.connection.close(reading, self._clock)
         with contextlib.suppress(RametError):  # The run's own error is the one that counts.
             await self._updates.close()
 

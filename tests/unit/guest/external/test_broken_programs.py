@@ -17,7 +17,6 @@ from ramet.guest.external.acp_updates import MAX_ANNOUNCED
 from ramet.guest.external.json_lines import MAX_LINE_BYTES, MAX_REQUESTS, MAX_STRAY_LINES
 from ramet.guest.external.program_host import Permission
 from ramet.guest.external.reports import MAX_REPLY_CHARS
-from ramet.wire.external_program import HOME_FOLDER
 from tests.support.recording_host import RecordingHost
 from tests.support.waiting import alive, eventually
 from tests.unit.guest.external.driving import Step, drive, raw_start
@@ -322,4 +321,3 @@ async def test_a_program_that_does_not_exist_fails_its_run(tmp_path: Path) -> No
 
     with pytest.raises(TaskFailed, match="'no-such-program' could not be started"):
         await drive(missing, RecordingHost(), tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == [HOME_FOLDER]
