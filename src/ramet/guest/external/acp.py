@@ -120,6 +120,8 @@ class _Client:
         session = await self._host.load_session()
         if session is not None and await self._reopen(session, capabilities):
             self._session = self._updates.session = session
+            if not self._start.resumes:
+                return self._start.prompt
             return (
                 "This session was interrupted while you worked on the request below. Continue where you stopped, and "
                 f"do not repeat what is done.\n\n{self._start.prompt}"
