@@ -7,11 +7,13 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from ramet.core.errors import Aborted, BudgetExceeded, Denied, TaskFailed
 from ramet.core.events import PlanStep
 from ramet.guest.external.acp import MAX_DENIED_TURNS
 from ramet.guest.external.program_host import Permission
+from ramet.wire.external_program import PermissionMode
 from tests.support.recording_host import RecordingHost
 from tests.unit.guest.external.driving import Step, drive, sdk_start
 
@@ -92,14 +94,16 @@ async def test_a_denied_call_is_rejected_once(tmp_path: Path) -> None:
     assert (call.status, call.preview) == ("denied", "not today")
 
 
-async def test_a_permission_for_ever_is_never_given(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", ["ask", "allow"])
+async def test_a_permission_for_ever_is_never_given(tmp_path: Path, mode: PermissionMode) -> None:
     """Where the program offers only that, the host is not asked, and the call is not allowed."""
     host = RecordingHost()
     steps: list[Step] = [{"ask": "c1", "title": "a", "kinds": ["allow_always", "reject_always"]}]
     steps += [{"ask": "c2", "title": "b", "kinds": ["allow_always", "reject_once"]}]
 
-    await drive(sdk_start(*steps, mode="allow"), host, tmp_path)
+    await drive(sdk_start(*steps, mode=mode), host, tmp_path)
 
+    assert not host.questions
     assert host.text == "[cancelled][id-reject_once]"
     assert [status for _, status in host.tools] == ["denied", "denied"]
 
@@ -207,13 +211,21 @@ async def test_a_cancelled_driver_ends_the_turn(tmp_path: Path) -> None:
 async def test_a_session_of_another_process_goes_on(tmp_path: Path, way: str) -> None:
     """The prompt says that the work was interrupted. What was said and done before is not reported again."""
     host = RecordingHost(session="session-1")
+    start = structs.replace(sdk_start({"say": "again"}, arguments=(way,)), resumes=True)
 
-    text = await drive(sdk_start({"say": "again"}, arguments=(way,)), host, tmp_path)
+    text = await drive(start, host, tmp_path)
 
     assert text.startswith("You said: This session was interrupted")
     assert text.endswith('[{"say": "again"}]')
     assert host.text == text
     assert not host.calls
+
+
+async def test_a_further_turn_has_its_own_prompt(tmp_path: Path) -> None:
+    """Where nothing was cut off, a session of another process gets the prompt as it is."""
+    host = RecordingHost(session="session-1")
+
+    assert await drive(sdk_start({"say": "Second."}, arguments=("--resume",)), host, tmp_path) == "Second."
 
 
 @pytest.mark.parametrize("arguments", [("--load",), ("--resume",), ()])

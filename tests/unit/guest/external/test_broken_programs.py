@@ -21,6 +21,7 @@ from tests.support.recording_host import RecordingHost
 from tests.support.waiting import alive, eventually
 from tests.unit.guest.external.driving import Step, drive, raw_start
 
+OPTIONS: list[Step] = [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]
 END: Step = {"on": "session/prompt", "result": {"stopReason": "end_turn"}}
 
 
@@ -32,13 +33,16 @@ def on_prompt(**step: Any) -> Step:
 async def test_lines_that_are_no_messages_are_passed_over(tmp_path: Path) -> None:
     """A log on the output, invalid UTF-8 and half a surrogate pair do not end the run."""
     lines = 'starting…\n[1, 2]\n{"a": 1}\n{ not JSON\n\udcff\udcfe\n\n' + json.dumps({"id": 77, "result": {}}) + "\n"
-    lines += '{"jsonrpc":"2.0","id":true,"result":{}}\n{"jsonrpc":"2.0","id":"1","result":{}}\n'
+    answers = "".join(
+        f'{{"jsonrpc":"2.0","id":{each},"result":{{}}}}\n' for each in ("true", "[1]", "1.0", '"1"', "null")
+    )
     half = '{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":"s1","update":'
     half += (
         '{"sessionUpdate":"agent_message_chunk","content":{"type":"text","text":"half \\ud83d of a \udcff pair"}}}}\n'
     )
 
-    text = await drive(raw_start(on_prompt(write=lines + half), END), RecordingHost(), tmp_path)
+    steps: list[Step] = [{"on": "initialize", "write": answers}, {"on": "initialize", "result": {"protocolVersion": 1}}]
+    text = await drive(raw_start(*steps, on_prompt(write=lines + half), END), RecordingHost(), tmp_path)
 
     assert text.startswith("half ")
     assert text.isprintable()
@@ -145,13 +149,12 @@ async def test_ids_of_requests_are_given_back_as_they_came(tmp_path: Path, numbe
 async def test_open_questions_have_a_bound(tmp_path: Path) -> None:
     """Beyond it a question is refused at once; the open ones are answered when the turn ends."""
     host = RecordingHost(decide=lambda _: None)
-    options = [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]
     questions = [
         on_prompt(
             request={
                 "id": number,
                 "method": "session/request_permission",
-                "params": {"sessionId": "s1", "toolCall": {"toolCallId": str(number)}, "options": options},
+                "params": {"sessionId": "s1", "toolCall": {"toolCallId": str(number)}, "options": OPTIONS},
             }
         )
         for number in range(MAX_REQUESTS + 1)
@@ -297,8 +300,7 @@ async def test_a_call_beyond_the_budget_is_answered_with_a_cancellation(tmp_path
     refusal = BudgetExceeded("tool_calls", asked=1, left=0, scope="main")
     host = RecordingHost(refusal=refusal, max_calls=0, decide=lambda _: Permission(True))
     log = tmp_path / "log"
-    options = [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}]
-    params = {"sessionId": "s1", "toolCall": {"toolCallId": "c1", "rawInput": {"a": 1}}, "options": options}
+    params = {"sessionId": "s1", "toolCall": {"toolCallId": "c1", "rawInput": {"a": 1}}, "options": OPTIONS}
     steps = [
         on_prompt(request={"id": 0, "method": "session/request_permission", "params": params}),
         {"on": "answer", "log": str(log)},
@@ -309,6 +311,32 @@ async def test_a_call_beyond_the_budget_is_answered_with_a_cancellation(tmp_path
     with pytest.raises(BudgetExceeded):
         await drive(raw_start(*steps), host, tmp_path)
 
+    check_cancelled(log)
+
+
+async def test_a_cancelled_driver_answers_what_is_open(tmp_path: Path) -> None:
+    """A program is told that its turn is cancelled, and gets an answer to its question."""
+    host = RecordingHost(decide=lambda _: None)
+    log = tmp_path / "log"
+    params = {"sessionId": "s1", "toolCall": {"toolCallId": "c1"}, "options": OPTIONS}
+    steps = [
+        on_prompt(request={"id": 0, "method": "session/request_permission", "params": params}),
+        {"on": "session/cancel", "log": str(log)},
+        {"on": "answer", "log": str(log)},
+        {"on": "answer", "write": '{"jsonrpc":"2.0","id":3,"result":{"stopReason":"cancelled"}}\n'},
+    ]
+    driving = asyncio.ensure_future(drive(raw_start(*steps), host, tmp_path, clock=FakeClock()))
+    await host.until(lambda: bool(host.questions))
+
+    driving.cancel()
+    await asyncio.wait({driving})  # No time passes: the program ends its turn by itself.
+
+    assert driving.cancelled()
+    check_cancelled(log)
+
+
+def check_cancelled(log: Path) -> None:
+    """Check that a program was told of the cancellation, and got an answer to its question."""
     told = [json.loads(line) for line in log.read_text().splitlines()]
     assert {"outcome": {"outcome": "cancelled"}} in [each.get("result") for each in told]
     assert "session/cancel" in [each.get("method") for each in told]
