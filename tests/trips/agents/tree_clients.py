@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from typing import Any
 
+from ramet.core.errors import RametError
 from ramet.guest.models.model_endpoint import ModelEndpoint, model_endpoint
 
 Json = dict[str, Any]
@@ -190,6 +191,16 @@ def send_raw(requests: list[str]) -> list[str]:
                 connection.sendall(data.replace("KEY", tools.key).encode())
                 replies.append(connection.makefile("rb").readline().decode().strip())
     return replies
+
+
+def ask_without_tools() -> list[Any]:
+    """Return the status of the path of the tools, and the name of the error for its address, without the tools."""
+    with model_endpoint() as endpoint:
+        status = Client(endpoint).post({"jsonrpc": "2.0", "id": 1, "method": "ping"})[0]
+        try:
+            return [status, endpoint.mcp_url]
+        except RametError as error:
+            return [status, type(error).__name__]
 
 
 def flood(count: int) -> Json:
