@@ -14,7 +14,7 @@ from ramet import Agent, Policy
 from tests.agents import tree_programs
 from tests.agents.scripts import ANSWERS, SPEAKS_ACP, TITLES, each, mcp_tool, turns
 from tests.support.agent_programs import INSTALLED, PINS, Program
-from tests.support.providers import Call, Script, provider
+from tests.support.providers import Call, Script, Step, provider
 from tests.trips.agents.tree_clients import double
 from tests.trips.kits.forwarding import host_key, use_server
 
@@ -40,7 +40,7 @@ async def lead(
     def call(tool: str, **arguments: Any) -> Call:
         return Call(mcp_tool(program.name, tree_programs.SERVER, tool), arguments)
 
-    steps = [
+    steps: list[Step] = [
         call("spawn_agent", agent="double", prompt="21", name="sum"),
         call("result", id="main/sum", wait_s=50),
         call("stop", id="parent"),

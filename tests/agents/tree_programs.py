@@ -82,10 +82,10 @@ def _prepare(program: Program, endpoint: ModelEndpoint, home: Path) -> dict[str,
 
 def _offer_tools(name: str, endpoint: ModelEndpoint, home: Path) -> list[str]:
     """Write the server of the tools into the configuration of a program; return further arguments."""
-    headers = {"Authorization": f"Bearer {endpoint.key}"}
+    server: dict[str, Any] = {"headers": {"Authorization": f"Bearer {endpoint.key}"}}
     match name:
         case "claude-code":
-            server = {"type": "http", "url": endpoint.mcp_url, "headers": headers}
+            server |= {"type": "http", "url": endpoint.mcp_url}
             servers = json.dumps({"mcpServers": {SERVER: server}})
             return ["--mcp-config", servers, "--allowedTools", f"mcp__{SERVER}"]
         case "codex":
@@ -93,10 +93,10 @@ def _offer_tools(name: str, endpoint: ModelEndpoint, home: Path) -> list[str]:
                 config.write(f'\n[mcp_servers.{SERVER}]\nurl = "{endpoint.mcp_url}"\n')
                 config.write('bearer_token_env_var = "TREE_KEY"\ndefault_tools_approval_mode = "approve"\n')
         case "gemini-cli":
-            server = {"httpUrl": endpoint.mcp_url, "headers": headers, "trust": True}
+            server |= {"httpUrl": endpoint.mcp_url, "trust": True}
             _merge(home / ".gemini/settings.json", {"mcpServers": {SERVER: server}})
         case "opencode":
-            server = {"type": "remote", "url": endpoint.mcp_url, "headers": headers, "oauth": False}
+            server |= {"type": "remote", "url": endpoint.mcp_url, "oauth": False}
             _merge(home / ".config/opencode/opencode.json", {"mcp": {SERVER: server}})
     return []
 

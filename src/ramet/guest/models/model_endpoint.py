@@ -67,6 +67,11 @@ class ModelEndpoint:
         self._mcp_server = _mcp_server(channel, self._sender) if tree_tools else None
 
     @property
+    def has_tree_tools(self) -> bool:
+        """Return whether the endpoint has the tools of the tree."""
+        return self._mcp_server is not None
+
+    @property
     def mcp_url(self) -> str:
         """Return the address of the tools of the tree; the key is the bearer token. Raises RametError without them."""
         if self._mcp_server is None:
