@@ -91,12 +91,12 @@ def _offer_tools(name: str, endpoint: ModelEndpoint, home: Path) -> list[str]:
         case "codex":
             with (home / ".codex/config.toml").open("a") as config:
                 config.write(f'\n[mcp_servers.{SERVER}]\nurl = "{endpoint.mcp_url}"\n')
-                config.write('bearer_token_env_var = "TREE_KEY"\ndefault_tools_approval_mode = "approve"\n')
+                config.write('bearer_token_env_var = "TREE_KEY"\n')
         case "gemini-cli":
             server |= {"httpUrl": endpoint.mcp_url, "trust": True}
             _merge(home / ".gemini/settings.json", {"mcpServers": {SERVER: server}})
         case "opencode":
-            server |= {"type": "remote", "url": endpoint.mcp_url, "oauth": False}
+            server |= {"type": "remote", "url": endpoint.mcp_url}
             _merge(home / ".config/opencode/opencode.json", {"mcp": {SERVER: server}})
     return []
 
