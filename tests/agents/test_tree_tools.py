@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,10 @@ import pytest
 
 import ramet
 from ramet import Agent, Policy
+from ramet.wire.external_program import TREE_SERVER
 from tests.agents import tree_programs
 from tests.agents.scripts import ANSWERS, SPEAKS_ACP, TITLES, each, mcp_tool, turns
-from tests.support.agent_programs import INSTALLED, PINS, Program
+from tests.support.agent_programs import INSTALLED, PINS, Program, executables
 from tests.support.providers import Call, Script, Step, provider
 from tests.trips.agents.tree_clients import double
 from tests.trips.kits.forwarding import host_key, use_server
@@ -84,3 +86,48 @@ async def test_a_program_leads_agents_by_its_configuration(
 ) -> None:
     """Each kind of configuration takes a server over HTTP with the key in a header."""
     check(*await lead(tree_programs.lead_by_prompt, program, tmp_path, monkeypatch))
+
+
+@pytest.mark.usefixtures("host_key")
+@pytest.mark.agents("claude-agent-acp", "codex-acp")
+async def test_claude_code_leads_codex_which_leads_a_function(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The report of the third level reaches the first, and one budget has paid for all."""
+    monkeypatch.setenv("PATH", os.pathsep.join([*map(str, executables()), os.environ["PATH"]]))
+
+    def call(program: str, tool: str, **arguments: Any) -> Call:
+        return Call(mcp_tool(program, TREE_SERVER, tool), arguments)
+
+    script: Script = {
+        **TITLES,
+        "[lead]": [
+            call("claude-agent-acp", "spawn_agent", agent="coder", prompt="Please [code].", name="below"),
+            call("claude-agent-acp", "result", id="below", wait_s=50),
+            REPLY,
+        ],
+        "[code]": [
+            call("codex-acp", "spawn_agent", agent="double", prompt="21", name="sum"),
+            call("codex-acp", "result", id="sum", wait_s=50),
+            "The function says forty-two.",
+        ],
+    }
+    claude, codex = (ramet.External(preset=each, permission_mode="allow") for each in ("claude-code", "codex"))
+    agents = {
+        "coder": Agent(name="coder", external=codex, model="openai:gpt-5.5"),
+        "double": Agent(name="double", function=double),
+    }
+    lead = Agent(name="lead", external=claude, model="anthropic:claude-sonnet-5-5")
+    policy = Policy(models=["anthropic:*", "openai:*"], allow_sub_agents=True, memory_mb=3_500, pids=512)
+    async with provider(script) as server, ramet.AgentRuntime(working_dir=tmp_path, backend="bwrap") as runtime:
+        use_server(monkeypatch, server.url)
+        result = await runtime.run_agent(
+            lead, policy, prompt="Please [lead].", agents=agents, limits=ramet.Limits(usd=20)
+        )
+
+    assert result.status == "completed", (result.error, result.stderr)
+    assert result.output.endswith(REPLY)
+    reports = [json.dumps(each.body) for each in turns(server.requests)]
+    assert any("The function says forty-two." in each and "[lead]" in each for each in reports)
+    assert any("status: completed" in each and "42" in each and "[lead]" not in each for each in reports)
+    assert len(reports) == 6  # No model was asked whether a call is allowed.
+    assert result.usage.agents == 2
+    assert 0 < result.usage.usd < 20
