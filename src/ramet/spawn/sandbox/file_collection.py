@@ -12,6 +12,7 @@ from ramet.core.errors import RametError
 from ramet.core.events import Notice
 from ramet.core.outcome import Artifact
 from ramet.isolation.contract import Sandbox
+from ramet.isolation.git.clone import CLONE_FOLDER
 from ramet.isolation.masking.secret_forms import mask_text
 from ramet.isolation.workspace.artifacts import collect
 from ramet.spawn.masking import masked_text, secret_forms
@@ -43,7 +44,11 @@ async def collect_artifacts(run: Run) -> CollectedFiles:
         if _is_empty(folder.workspace):
             return CollectedFiles(())
         collected = await asyncio.to_thread(
-            collect, folder.workspace, folder.artifacts, max_bytes=grant.max_output_bytes
+            collect,
+            folder.workspace,
+            folder.artifacts,
+            max_bytes=grant.max_output_bytes,
+            left_out=CLONE_FOLDER if run.sandbox.clone is not None else "",
         )
     except RametError as refusal:
         return CollectedFiles((), refusal)
