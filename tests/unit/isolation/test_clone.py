@@ -77,6 +77,11 @@ def state_of(repo: pathlib.Path) -> tuple[str, ...]:
     return *tree, (repo / ".git" / "config").read_text(), *refs
 
 
+def names_in(folder: pathlib.Path) -> list[str]:
+    """Return the names of a folder's entries."""
+    return sorted(path.name for path in folder.iterdir())
+
+
 def branches(repo: pathlib.Path) -> list[str]:
     """Return the branches of ramet."""
     return git(repo, "branch", "--list", "--format=%(refname:short)", "ramet/*").split()
@@ -104,7 +109,7 @@ async def test_a_clone_is_at_head_and_has_nothing_of_the_user_s_repository(
     assert not (top / ".git" / "objects" / "info" / "alternates").exists()
     assert str(repo) not in (top / ".git" / "config").read_text()
     assert {path.stat().st_nlink for path in top.rglob("*") if path.is_file()} == {1}
-    assert os.listdir(workspace.parent) == ["workspace"]
+    assert names_in(workspace.parent) == ["workspace"]
 
 
 async def test_a_clone_belongs_to_the_user_of_the_sandbox(repo: pathlib.Path, workspace: pathlib.Path) -> None:
@@ -227,7 +232,7 @@ async def test_the_work_of_a_run_becomes_one_branch(
         if name.endswith(".txt"):
             assert git(repo, "show", f"{branch.name}:{name}") == files[pathlib.Path(name).name].strip()
     git(repo, "fsck", "--strict", "--no-dangling")
-    assert os.listdir(workspace.parent) == ["workspace"]
+    assert names_in(workspace.parent) == ["workspace"]
 
 
 async def test_commits_stay_and_the_rest_is_one_more_commit(repo: pathlib.Path, workspace: pathlib.Path) -> None:
@@ -302,12 +307,33 @@ async def test_the_branch_is_made_under_the_lock_of_the_repository(repo: pathlib
     assert await ending is not None
 
 
-async def test_what_cannot_be_read_is_named_and_commits_are_kept(repo: pathlib.Path, workspace: pathlib.Path) -> None:
-    """A pipe among the files keeps the files out, not the commits."""
+@pytest.mark.parametrize("has_commits", [True, False])
+async def test_files_that_cannot_be_read_are_named_and_commits_are_kept(
+    repo: pathlib.Path, workspace: pathlib.Path, has_commits: bool
+) -> None:
+    """A pipe at the place of one of git's files keeps the files out, not the commits. Without any, it is an error."""
     clone = await clone_of(repo, workspace)
-    _commits(clone.folder(workspace))
-    inner = clone.folder(workspace) / "inner"
-    make_repository(inner)
+    _edits(clone.folder(workspace))
+    if has_commits:
+        _commits(clone.folder(workspace))
+    os.mkfifo(clone.folder(workspace) / "src" / ".gitignore")
+
+    if not has_commits:
+        with pytest.raises(NoWorktree, match="not a regular file"):
+            await end_of(clone, workspace)
+        return
+    branch = await end_of(clone, workspace)
+
+    assert branch is not None
+    assert branch.left_out.startswith("what was not committed: ")
+    assert git(repo, "log", "--format=%s", f"main..{branch.name}") == "work"
+
+
+async def test_repositories_inside_a_clone_are_named_and_stay(repo: pathlib.Path, workspace: pathlib.Path) -> None:
+    """The rest of the files arrives. A repository that is ignored is not named."""
+    clone = await clone_of(repo, workspace)
+    make_repository(clone.folder(workspace) / "inner")
+    make_repository(clone.folder(workspace) / "ignored.log")
     (clone.folder(workspace) / "c.txt").write_text("new\n")
 
     branch = await end_of(clone, workspace)
@@ -380,7 +406,7 @@ async def test_contents_of_submodules_and_filters_are_not_in_a_clone(
     clone = await clone_of(repo, workspace)
 
     assert (clone.folder(workspace) / "big.bin").read_text().startswith("version")
-    assert os.listdir(clone.folder(workspace) / "sub") == []
+    assert names_in(clone.folder(workspace) / "sub") == []
     assert await end_of(clone, workspace) is None
 
 
@@ -427,8 +453,8 @@ async def test_a_clone_above_its_limit_is_refused(repo: pathlib.Path, workspace:
     with pytest.raises(NoWorktree, match=r"takes more than the 8 MB of policy\.workspace_size_mb"):
         await clones.create(clone, workspace, owner=None, max_bytes=MAX_BYTES)
 
-    assert os.listdir(workspace) == []
-    assert os.listdir(workspace.parent) == ["workspace"]
+    assert names_in(workspace) == []
+    assert names_in(workspace.parent) == ["workspace"]
 
 
 async def test_work_above_its_limit_stays_in_the_clone(repo: pathlib.Path, workspace: pathlib.Path) -> None:
@@ -452,9 +478,8 @@ async def test_another_repository_at_the_place_gets_no_branch(
     (repo / "below").mkdir()
     clone = await clone_of(repo, workspace)
     _edits(clone.folder(workspace))
-    shutil.rmtree(repo)
+    shutil.rmtree(repo / ".git")
     make_repository(tmp_path, "--separate-git-dir", str(tmp_path / "elsewhere"))
-    repo.mkdir()
 
     with pytest.raises(NoWorktree, match="another repository is there now"):
         await end_of(clone, workspace)
@@ -468,8 +493,8 @@ async def test_a_stopped_run_gets_no_clone(repo: pathlib.Path, workspace: pathli
     with pytest.raises(Aborted):
         await clones.create(clone, workspace, owner=None, max_bytes=MAX_BYTES, abort=abort)
 
-    assert os.listdir(workspace.parent) == ["workspace"]
-    assert os.listdir(workspace) == []
+    assert names_in(workspace.parent) == ["workspace"]
+    assert names_in(workspace) == []
 
 
 async def test_only_the_clone_of_a_parent_is_copied_for_its_child(
@@ -479,12 +504,13 @@ async def test_only_the_clone_of_a_parent_is_copied_for_its_child(
     parent = await clone_of(repo, workspace)
     top = parent.folder(workspace)
     _commits(top)
-    (tmp_path / "child").mkdir()
+    child_workspace = tmp_path / "child" / "workspace"
+    child_workspace.mkdir(parents=True)
     child = await clones.plan(top, "child", git=Git(), inside=top, mint=lambda: "2e")
-    await clones.create(child, tmp_path / "child", owner=None, max_bytes=MAX_BYTES)
-    (child.folder(tmp_path / "child") / "new.txt").write_text("mine\n")
+    await clones.create(child, child_workspace, owner=None, max_bytes=MAX_BYTES)
+    (child.folder(child_workspace) / "new.txt").write_text("mine\n")
 
-    branch = await end_of(child, tmp_path / "child")
+    branch = await end_of(child, child_workspace)
 
     assert branch is not None
     assert branches(repo) == []

@@ -62,6 +62,8 @@ async def finish(clone: Clone, workspace: pathlib.Path, *, begun: datetime, max_
         reader = lay_out(top, staging / "git", head="none", example=clone.base, shallow=shallow, objects_of=own)
         files = await _read_files(git, reader, tips[0])
         new = await _new_commit(git, reader, clone, tips, files, begun)
+        if new is None and files.left_out:
+            raise NoWorktree(top, f"there is no commit, and not taken is {files.left_out}", "look at its folder")
         if new is None:
             return None
         packs = make_folder(staging / "packs", reader.common_dir)
@@ -84,22 +86,31 @@ class _NewCommit(NamedTuple):
 
 
 async def _read_files(git: Git, reader: Checkout, commit: str) -> _Files:
-    """Write the files of the clone as a tree, except repositories inside it, and files that git cannot read."""
+    """Write the files of the clone as a tree, except repositories inside it."""
     inner = await in_thread(lambda: repositories_below(reader.top), name="ramet-clone")
-    if len(inner) > _MAX_INNER:
-        return _Files("", f"what was not committed: {len(inner)} repositories are inside it")
-    kept_out = [f":(exclude,top,literal){path}" for path in inner]
-    commands = [
-        Command(("read-tree", commit)),
-        Command(("add", "--all", "--", ".", *kept_out)),
-        Command(("write-tree",)),
-    ]
-    done = await git.each(reader, commands)
-    if done.failure is not None:
-        if len(done.outputs) != 1:
-            raise done.failure
-        return _Files("", f"what was not committed: {done.failure.reason}")
-    return _Files(parse_id(done.outputs[2]), f"the repositories inside it: {', '.join(inner)}" if inner else "")
+    try:
+        if len(inner) > _MAX_INNER:
+            raise NoWorktree(reader.top, f"{len(inner)} repositories are inside it", "remove them")
+        inner = await _not_ignored(git, reader, inner)
+        kept_out = [f":(exclude,top,literal){path}" for path in inner]
+        add = Command(("add", "--all", "--", ".", *kept_out))
+        [_, _, tree] = (
+            await run_git(git, reader, [Command(("read-tree", commit)), add, Command(("write-tree",))], reads_tree=True)
+        ).outputs
+    except NoWorktree as error:
+        return _Files("", f"what was not committed: {error.reason}")
+    return _Files(parse_id(tree), f"the repositories inside it: {', '.join(inner)}" if inner else "")
+
+
+async def _not_ignored(git: Git, reader: Checkout, paths: Sequence[str]) -> Sequence[str]:
+    if not paths:
+        return paths
+    command = Command(("check-ignore", "--no-index", "-z", "--stdin"), "".join(f"{path}\0" for path in paths))
+    done = await git.each(reader, [command])
+    if done.failure is not None and done.failure.code != 1:  # 1: none is ignored.
+        raise done.failure
+    ignored = set("".join(done.outputs).split("\0"))
+    return [path for path in paths if path not in ignored]
 
 
 async def _new_commit(
@@ -111,7 +122,7 @@ async def _new_commit(
         Command(("rev-parse", "--verify", f"{first}^{{tree}}")),
         Command(("log", "-1", "--format=%ct", first)),
         Command(("rev-list", "--max-count=1", *tips, f"^{clone.base}")),
-        Command(("rev-list", "--max-count=1", last, f"^{first}")),
+        Command(("rev-list", "--max-count=1", last, f"^{first}", f"^{clone.base}")),
     ]
     tree, date, ahead, aside = (
         each.strip() for each in (await run_git(git, reader, commands, reads_tree=True)).outputs

@@ -55,13 +55,14 @@ async def _leave_clone(run: Run, clone: Clone) -> None:
         run.artifacts = (str(clone.folder(folder.workspace)),) if is_there else ()
         _notify(run, f"its work is on no branch of {clone.top}: {problem}")
         if is_there:
-            await asyncio.to_thread(folder.keep)
+            await asyncio.to_thread(folder.keep)  # Retention would remove it.
         return
     run.artifacts = ()
     if branch is not None:
         run.artifacts = (branch.name, f"{branch.summary or 'changed'}: git diff HEAD...{branch.name}")
         if branch.left_out:
             _notify(run, f"on the branch {branch.name} is everything but {branch.left_out}")
+            await asyncio.to_thread(folder.keep)
 
 
 def _notify(run: Run, text: str) -> None:

@@ -98,7 +98,7 @@ def _run(request: Request) -> NoReturn:
 def _spawn(program: str, command: Command, env: dict[str, str]) -> int:
     """Start a command. An input that is no file is short: it fits into a pipe."""
     read_end, write_end = os.pipe()
-    os.write(write_end, command.stdin.encode()[:_PIPE])
+    os.write(write_end, command.stdin.encode(errors="surrogateescape")[:_PIPE])
     os.close(write_end)
     actions: list[tuple[object, ...]] = [(os.POSIX_SPAWN_DUP2, read_end, 0)]
     if command.stdin_file:
