@@ -17,7 +17,7 @@ HOME_FOLDER: Final = ".home"
 
 
 class ProgramStart(Struct, frozen=True, kw_only=True):
-    """A program, ready to start, and its first prompt.
+    """A program, ready to start, and the prompt of its turn.
 
     In `command`, `env` and `files`, `${anthropic_url}`, `${openai_url}`, `${google_url}` and `${key}` stand for the
     address and the key of the sandbox's endpoint for models, `${prompt}` for the prompt, `${home}` for its home.
@@ -25,7 +25,8 @@ class ProgramStart(Struct, frozen=True, kw_only=True):
 
     command: tuple[str, ...]
     protocol: Protocol
-    prompt: str
+    prompt: str = ""
+    resumes: bool = False  #: an earlier process was cut off in this turn
     env: dict[str, str] = {}  #: besides the variables of the sandbox
     files: dict[str, str] = {}  #: texts of files, by path below its home
     cwd: str = ""  #: below the workspace

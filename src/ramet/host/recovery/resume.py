@@ -349,7 +349,7 @@ def _check_gate(run: Run, replay: RunReplay) -> None:
     Raises DefinitionMissing if the hook that asked is missing.
     """
     hooks = run.context.hooks
-    if run.context.safety is not None:
+    if run.context.safety is not None or run.agent.external is not None:
         return  # The gate is asked about every call, and a tree that had a gate has one.
     is_waiting = any(
         id not in replay.approval_answers
@@ -364,5 +364,7 @@ def _check_gate(run: Run, replay: RunReplay) -> None:
 def _still_asks(run: Run, call: CallId) -> bool:
     """Return whether a call with a question has neither begun nor been answered."""
     context = run.context
+    if run.agent.external is not None:  # Its program may ask again.
+        return run.is_living
     is_open = any(each["id"] == call for each in open_calls(context.history) or ())
     return run.is_living and is_open and call not in context.interrupted_calls and call not in context.answers

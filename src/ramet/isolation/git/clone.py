@@ -46,6 +46,8 @@ from ramet.isolation.git.worktree import find_checkout, mint_label, tips_in, tip
 from ramet.isolation.limits.disk import used_bytes
 from ramet.tools.git.git_checkout import Checkout
 
+#: What git needs in a sandbox: it would end at a file of the machine that the sandbox forbids.
+CLONE_ENV: Mapping[str, str] = {"GIT_CONFIG_NOSYSTEM": "1"}
 CLONE_FOLDER = "repository"  #: in the workspace: files beside it are no part of the clone
 _NO_CLONE = "start it without isolation='worktree'"
 _TOO_LARGE = "File too large"  #: in git's message when it reaches the limit of one file

@@ -6,11 +6,16 @@ import dataclasses
 import pathlib
 from typing import NamedTuple
 
+import msgspec
+
+from ramet.agent.external.program import program_of
 from ramet.core.errors import InvalidValue
 from ramet.isolation.git import clone
+from ramet.isolation.git.clone import CLONE_ENV, Clone
 from ramet.spawn.birth.plan import Plan
 from ramet.spawn.ports import TreePorts
 from ramet.spawn.run import Run
+from ramet.wire.code.capsule import pack
 
 
 class _Source(NamedTuple):
@@ -28,12 +33,22 @@ async def with_clone(plan: Plan, parent: Run | None, services: TreePorts) -> Pla
         return plan
     name = plan.agent.name if parent is None else plan.name or plan.agent.name
     if parent is None:
-        return dataclasses.replace(plan, clone=await clone.plan(plan.cwd, name, git=services.git))
+        return _with(plan, await clone.plan(plan.cwd, name, git=services.git), services)
     source = await _source_in_clone(parent, plan, services) if parent.grant is not None else None
     folder, top = source or (plan.cwd, None)
     with parent.context.track_process():
         planned = await clone.plan(folder, name, git=services.git, inside=top)
-    return dataclasses.replace(plan, clone=planned)
+    return _with(plan, planned, services)
+
+
+def _with(plan: Plan, planned: Clone, services: TreePorts) -> Plan:
+    """Return the plan with its clone; a program of another maker is told where to work."""
+    program, capsule = program_of(plan.agent, plan.request.model, services.programs), plan.capsule
+    if program is not None and services.programs is not None:
+        cwd = str(planned.cwd(pathlib.Path()))
+        start = msgspec.structs.replace(program.start, cwd=cwd, env={**CLONE_ENV, **program.start.env})
+        capsule = pack(services.programs.run, (start,))
+    return dataclasses.replace(plan, clone=planned, capsule=capsule)
 
 
 async def _source_in_clone(parent: Run, plan: Plan, services: TreePorts) -> _Source:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from ramet.agent.definition import Agent
-from ramet.core.errors import InvalidValue, ProtocolError, RametError, Unknown
+from ramet.core.errors import BudgetExceeded, InvalidValue, ProtocolError, RametError, Unknown
 from ramet.core.events import Notice
 from ramet.core.ids import CallId, StepId, checked_name, safe_name
 from ramet.core.outcome import EXIT_CODES, ErrorInfo, Result, Status
@@ -23,6 +23,7 @@ from ramet.spawn.sandbox.channel import GuestChannel, LargeReply, Reply
 from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS, IntentionGate
 from ramet.spawn.sandbox.outbound import FileBody, open_body
+from ramet.spawn.sandbox.program_requests import ProgramRequests
 from ramet.tools.context import CurrentCall, Tree, current_call
 from ramet.tools.spawn_request import SpawnHandle, SpawnRequest
 from ramet.wire.code.capsule import PackedCall
@@ -42,6 +43,7 @@ MAX_REF = 64 * 200  #: characters of a handle
 #: Bytes that a guest may record before it waits until all of them are on disk.
 MAX_UNSETTLED = 1024 * 1024
 MAX_NOTE = 2_000  #: characters of a guest's note
+REPORT_BYTES = 2_000  #: as which a report of a program counts among what is not on disk yet
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -62,6 +64,7 @@ class GuestRequests:
         self._watched_runs = set[str]()  #: children whose end must be reported to the guest
         self._unsettled_bytes = 0  #: bytes that the guest recorded and that are not on disk yet
         self._forwarded = ForwardedRequests(run)
+        self._program = ProgramRequests(run) if run.agent.external is not None else None
         self._intention_gate = IntentionGate(run, step) if conversation is None else None  #: for functions only
         self.channel: GuestChannel | None = None
         self.sandbox = ""  #: globally unique id of the sandbox, if it can outlive its kernel
@@ -82,6 +85,8 @@ class GuestRequests:
             guest_to_host.ProposeCall: self._intend,
             guest_to_host.FireHook: self._fire_hook,
             guest_to_host.ForwardRequest: self._forward,
+            guest_to_host.StartToolCall: self._start_call,
+            guest_to_host.AskPermission: self._ask_permission,
         }
 
     def adopt(self, replay: RunReplay) -> None:
@@ -143,6 +148,8 @@ class GuestRequests:
                 self._forwarded.update_window(message)
             case guest_to_host.ResetStream():
                 self._forwarded.reset(message)
+            case _ if self._program is not None and self._program.receive(message):
+                self._unsettled_bytes += REPORT_BYTES
             case _:
                 raise ProtocolError(f"{type(message).__name__} is not expected here")
 
@@ -345,6 +352,30 @@ class GuestRequests:
         await self._forwarded.forward(request, body, self.channel.send)
         return Reply()
 
+    # ---- requests of a program of another maker
+
+    def _require_program(self) -> ProgramRequests:
+        if self._program is None:
+            raise ProtocolError("this run is no program of another maker")
+        return self._program
+
+    async def _start_call(self, request: guest_to_host.StartToolCall, _: bytes) -> Reply:
+        await self._require_program().start_call(request)
+        return Reply()
+
+    async def _ask_permission(self, request: guest_to_host.AskPermission, _: bytes) -> Reply:
+        return Reply(await self._require_program().ask_permission(request))
+
+    @property
+    def refused_model_request(self) -> BudgetExceeded | None:
+        """The refusal of the newest forwarded model request, if a limit refused it."""
+        return self._forwarded.refusal
+
+    def close(self) -> None:
+        """Record the end of what a program left open. Idempotent."""
+        if self._program is not None:
+            self._program.close()
+
     # ---- requests of a conversation
 
     def _require_conversation(self) -> SandboxedConversation:
@@ -377,7 +408,10 @@ def _precedes_call(request: Request) -> bool:
     """Return whether a tool call of the guest may begin with the answer."""
     if isinstance(request, guest_to_host.FireHook):
         return request.event == "PreToolUse"
-    return isinstance(request, guest_to_host.Approve | guest_to_host.ProposeCall)
+    return isinstance(
+        request,
+        guest_to_host.Approve | guest_to_host.ProposeCall | guest_to_host.StartToolCall | guest_to_host.AskPermission,
+    )
 
 
 def _artifact(path: str) -> FileBody | None:

@@ -16,7 +16,7 @@ from ramet.core.errors import Unknown
 from ramet.core.events import FolderLost, MailPushed
 from ramet.core.policy.rights import IMPORTS
 from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
-from ramet.isolation.git.clone import create
+from ramet.isolation.git.clone import CLONE_ENV, create
 from ramet.isolation.linux.beneath import open_without_links
 from ramet.spawn.ports import Placement
 from ramet.spawn.run import Run
@@ -32,7 +32,6 @@ _CLONE_LOST_NOTE = (
     "(From the host: the workspace of your sandbox was lost, because its folder no longer exists. The files and "
     "commits that you made there are lost, and you continue in a new clone of the repository.)"
 )
-_CLONE_ENV = {"GIT_CONFIG_NOSYSTEM": "1"}  #: git ends at a file of the machine that a sandbox forbids
 
 
 def create_folder(run: Run, placement: Placement | None) -> None:
@@ -101,8 +100,10 @@ async def start_with_clone(run: Run, spec: SandboxSpec, backend: Backend) -> San
     max_bytes, abort = spec.grant.workspace_size_mb << 20, run.context.abort
     await create(clone, spec.workspace, owner=backend.owner, max_bytes=max_bytes, abort=abort)
     run.worktree = clone  # From now on its end leaves the clone.
-    has_cwd = await asyncio.to_thread(lambda: _is_folder(clone.cwd(spec.workspace.resolve())))
-    cwd, env = clone.cwd(spec.workspace) if has_cwd else None, {**_CLONE_ENV, **spec.env}
+    cwd, env = spec.cwd, {**CLONE_ENV, **spec.env}
+    if run.agent.external is None:  # A program enters its folder itself.
+        has_cwd = await asyncio.to_thread(lambda: _is_folder(clone.cwd(spec.workspace.resolve())))
+        cwd = clone.cwd(spec.workspace) if has_cwd else None
     return await backend.start(dataclasses.replace(spec, cwd=cwd, env=env))
 
 
