@@ -19,6 +19,7 @@ from ramet.core.events import (
     ToolEnded,
     ToolStarted,
 )
+from ramet.core.ids import RunId
 from ramet.core.outcome import Status
 from tests.support.providers import Call, provider
 from tests.support.waiting import eventually
@@ -95,7 +96,7 @@ async def test_a_question_is_in_the_inbox_with_the_arguments_of_its_call(
     """The answer reaches the program, for this one call: never an "always" that it offers, too."""
     prompt = script(["call", "1", "Bash", COMMAND], ["ask", "1", "Bash", COMMAND], ["end", "1", "completed"])
     handle = await runtime.start_agent(scripted(), prompt=prompt)
-    opened = runtime.trees[handle.id]
+    opened = runtime.trees[RunId(handle.id)]
     await eventually(lambda: opened.inbox.pending)
     (entry,) = opened.inbox.pending
     opened.inbox.answer(entry.id, allowed)

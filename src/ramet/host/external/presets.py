@@ -87,7 +87,7 @@ _CLAUDE_CODE = Preset(
         Candidate(
             "claude",
             "stream-json",
-            lambda _, mode: ["-p", "${prompt}", "--output-format", "stream-json", "--verbose"],
+            lambda _, mode: ["-p", "--output-format", "stream-json", "--verbose", "--", "${prompt}"],
             1024,
             128,
         ),
@@ -151,7 +151,7 @@ _CODEX = Preset(
         Candidate(
             "codex",
             "stream-json",
-            lambda _, mode: ["exec", "--skip-git-repo-check", "--json", "${prompt}"],
+            lambda _, mode: ["exec", "--skip-git-repo-check", "--json", "--", "${prompt}"],
             512,
             128,
             can_ask=False,
