@@ -154,6 +154,22 @@ async def test_a_program_of_another_maker_works_in_a_clone(tmp_path: pathlib.Pat
     assert (files_of(repo, result.branch), result.artifacts) == (["note.txt"], ())
 
 
+async def test_the_root_of_a_session_leaves_its_branch_when_it_is_closed(
+    tmp_path: pathlib.Path, repo: pathlib.Path
+) -> None:
+    """Between its turns it keeps its clone; a turn makes no branch."""
+    async with AgentRuntime(tmp_path / "work", backend="bwrap") as runtime:
+        session = Session(agent=scripted(isolation="worktree"), cwd=repo, runtime=runtime)
+        async with session:
+            await session.ask(script(["write", "one.txt", "1"], ["say", "One."]))
+            await session.ask(script(["write", "two.txt", "2"], ["say", "Two."]))
+            assert branches(repo) == []
+        result = session.handle(session.id).run.result
+
+    assert result is not None
+    assert files_of(repo, result.branch) == ["one.txt", "two.txt"]
+
+
 async def test_a_run_without_a_repository_is_refused(runtime: AgentRuntime, tmp_path: pathlib.Path) -> None:
     """Nothing is started, and the error says what to do."""
     with pytest.raises(NoWorktree, match="commit once"):

@@ -350,7 +350,7 @@ class Supervisor:
                 [run for run in self._top_runs() if run is not root] + root.attached_children(), reason
             )
             if root.state is State.IDLE:
-                self._end(root)
+                await self._end_in_worktree(root)
         await self.stop_tree(reason)
 
     def _top_runs(self) -> list[Run]:
