@@ -76,3 +76,9 @@ def hide_repository() -> None:
     commit("x.txt")
     pathlib.Path(".git").rename(pathlib.Path.home() / "hidden")
     pathlib.Path(".git").symlink_to(pathlib.Path.home() / "hidden")
+
+
+def remove_and_commit(removed: str, name: str) -> None:
+    """Remove one file and commit another."""
+    commit(name)
+    pathlib.Path(removed).unlink()
