@@ -58,7 +58,7 @@ class ChannelHandle:
             error=message.error,
             partial=message.partial,
             usage_subtree=message.usage,
-            artifacts=tuple(each.name for each in message.artifacts),
+            artifacts=(*message.changes, *(each.name for each in message.artifacts)),
         )
 
     async def end(self) -> Result:

@@ -153,13 +153,11 @@ def _survey(workspace: Path, skipped: Collection[str], *, max_bytes: int, max_fi
     survey, total = _Survey([], _RefusedFiles()), 0
     with (
         safe_walk.open_root(workspace) as root,
-        contextlib.closing(safe_walk.walk(root, max_depth=MAX_DEPTH)) as entries,
+        contextlib.closing(safe_walk.walk(root, max_depth=MAX_DEPTH, skipped=skipped)) as entries,
     ):
         for number, entry in enumerate(entries):
             if number >= max_files * _MAX_ENTRIES:
                 raise OutputTooLarge("entries of the workspace", size=number, limit=max_files * _MAX_ENTRIES)
-            if entry.path.partition("/")[0] in skipped:
-                continue
             objection = _objection(entry)
             if objection:
                 survey.refused_files.add(entry.path, objection)

@@ -24,6 +24,7 @@ from ramet.core.limits import NO_LIMITS, RESOURCES, Limits, SpawnLimits
 from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.core.policy.decision import PolicyDecision
 from ramet.core.policy.policy import Grant, Policy, resolve_root_policy
+from ramet.isolation.git.clone import Clone
 from ramet.isolation.linux.beneath import open_without_links
 from ramet.isolation.mounts import source_below
 from ramet.spawn.admission import NO_SHARE, ResourceShare
@@ -55,6 +56,7 @@ class Plan:
     cwd: pathlib.Path
     watch: Watch = NO_WATCH
     isolation: str | None = None
+    clone: Clone | None = None  #: that a sandboxed run with a copy of a repository works in
     grant: Grant | None = None
     step_ceiling: Grant | None = None
     policy_ceiling: Policy | None = None
@@ -101,8 +103,9 @@ def plan_birth(
     narrowed_limits, clamps = _narrow(parent, agent.limits, request.limits, detached=request.detached)
     program = program_of(agent, request.model, services.programs)
     grant, policy_clamps = child_grant(parent, agent, request, services, program)
-    if grant is not None and isolation == "worktree":
-        raise InvalidValue("isolation", isolation, "nothing: a sandboxed agent has a workspace of its own")
+    if isolation == "worktree" and parent.grant is not None and parent.sandbox.clone is None:
+        accepted = "nothing: you work in a sandbox, and in no clone of a repository that it could copy"
+        raise InvalidValue("isolation", isolation, accepted)
     cwd = _working_dir(parent, request)
     if is_fork:
         toolset, system = Toolset(parent.context.tools), parent.context.system_messages
@@ -143,6 +146,7 @@ def plan_root(
     tools: Sequence[BaseTool],
     cwd: pathlib.Path,
     may_spawn: bool,
+    isolation: str | None = None,
     ceiling: Policy | None = None,
     decision: PolicyDecision | None = None,
 ) -> Plan:
@@ -162,6 +166,7 @@ def plan_root(
         system=system_messages(agent, cwd, services),
         cwd=cwd,
         watch=request.watch.over(agent.watch).over(services.watch),
+        isolation=isolation,
         grant=resolve_root_policy(policy) if policy is not None and not composed else None,
         policy_ceiling=ceiling,
         decision=decision,

@@ -122,6 +122,7 @@ class RunBuilder:
             policy_ceiling=plan.policy_ceiling,
             sandbox=RunSandbox(
                 capsule=plan.capsule,
+                clone=plan.clone if plan.grant is not None else None,
                 mount_roots=mount_roots_of(parent, plan.grant or plan.step_ceiling, services, agent),
                 forwarding=services.forwarding,
             ),

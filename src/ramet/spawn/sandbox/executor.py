@@ -51,7 +51,7 @@ from ramet.spawn.sandbox.process import (
 from ramet.spawn.sandbox.process_freeze import FunctionPause, ProcessFreeze
 from ramet.spawn.sandbox.program_turn import record_reply, take_prompt
 from ramet.spawn.sandbox.requests import GuestRequests
-from ramet.spawn.sandbox.run_folder import report_lost_folder, restore_folder, with_import_path
+from ramet.spawn.sandbox.run_folder import report_lost_folder, restore_folder, start_with_clone, with_import_path
 from ramet.spawn.verdict import error_result, lost_result, partial_text
 from ramet.wire.error_codec import decode_error
 from ramet.wire.guest_protocol.guest_to_host import Done
@@ -414,7 +414,7 @@ async def _start_sandbox(
     if at.replay is not None:
         sandbox = await adopt_sandbox(run, spec, at.backend, at.replay)
     else:
-        sandbox = await start_sandbox(at.backend.start(spec))
+        sandbox = await start_sandbox(start_with_clone(run, spec, at.backend))
     running = RunningSandbox(sandbox, GuestChannel(requests, run.context.clock), is_adopted=at.replay is not None)
     freeze = ProcessFreeze(run, sandbox, running.channel, lambda: requests.will_give_up)
     pause = FunctionPause(run, requests.call) if run.sandbox.capsule is not None else None

@@ -12,6 +12,7 @@ from ramet.core.errors import RametError
 from ramet.core.events import Notice
 from ramet.core.outcome import Artifact
 from ramet.isolation.contract import Sandbox
+from ramet.isolation.git.clone import CLONE_FOLDER
 from ramet.isolation.masking.secret_forms import mask_text
 from ramet.isolation.workspace.artifacts import collect
 from ramet.spawn.masking import masked_text, secret_forms
@@ -57,8 +58,9 @@ async def collect_artifacts(run: Run) -> CollectedFiles:
 
 
 def _skipped(run: Run) -> tuple[str, ...]:
-    """Return the names in the workspace that are no results: the home of a program of another maker."""
-    return (HOME_FOLDER,) if run.agent.external is not None else ()
+    """Return the names in the workspace that are no results: the home of a program of another maker, and a clone."""
+    home = (HOME_FOLDER,) if run.agent.external is not None else ()
+    return (*home, CLONE_FOLDER) if run.sandbox.clone is not None else home
 
 
 def _remove(artifacts: Sequence[Artifact]) -> None:

@@ -232,6 +232,7 @@ class GuestRequests:
             error=result.error,
             partial=result.partial[:MAX_SAID],
             artifacts=tuple(each.without_path() for each in result.files[:MAX_FILES]),
+            changes=result.artifacts if result.branch else (),
             usage=result.usage_subtree,
             stdout=result.stdout[-MAX_SAID:],
             stderr=result.stderr[-MAX_SAID:],
