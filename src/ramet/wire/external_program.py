@@ -22,8 +22,8 @@ class ProgramStart(Struct, frozen=True, kw_only=True):
     """A program, ready to start, and the prompt of its turn.
 
     In `command`, `env` and `files`, `${anthropic_url}`, `${openai_url}`, `${google_url}` and `${key}` stand for the
-    address and the key of the sandbox's endpoint for models, `${mcp_url}` for the tools of the tree, if it has them, and
-    `${home}` for its home; in `command`, `${prompt}` stands for the prompt of a program that does not speak ACP.
+    address and the key of the sandbox's endpoint for models, `${mcp_url}` for the tools of the tree, if it has them,
+    and `${home}` for its home; in `command`, `${prompt}` stands for the prompt of a program that does not speak ACP.
     """
 
     command: tuple[str, ...]
