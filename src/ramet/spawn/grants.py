@@ -14,7 +14,7 @@ from ramet.agent.adopted.mark import AdoptedFunction
 from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
 from ramet.agent.external.external import ExternalFunction
-from ramet.agent.external.program import Program
+from ramet.agent.external.program_policy import Program, Programs
 from ramet.core.errors import Bug, InvalidValue, SpawnRefused
 from ramet.core.limits import Limits
 from ramet.core.policy import rights
@@ -32,6 +32,19 @@ class Clamp(NamedTuple):
     name: str
     requested: float
     granted: float
+
+
+def program_of(agent: Agent, model: str | None, programs: Programs | None) -> Program | None:
+    """Return the program of an agent, with another model if one is given; None for any other agent.
+
+    Raises InvalidValue.
+    """
+    if not isinstance(agent.function, ExternalFunction):
+        return None
+    if programs is None:
+        raise InvalidValue("external", agent.name, "none here: this tree starts no programs of other makers")
+    own_model = agent.model if isinstance(agent.model, str) else None
+    return programs.find(agent.function.external, own_model if model in (None, "inherit") else model)
 
 
 def check_may_spawn(parent: Run, grant: Grant) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from ramet.agent.definition import Agent
-from ramet.agent.external.program import Programs
+from ramet.agent.external.program_policy import Programs
 from ramet.agent.history.compaction import Compaction
 from ramet.agent.hooks.config import HookConfig
 from ramet.concurrency.cancel import AbortController

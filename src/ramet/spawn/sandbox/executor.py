@@ -30,6 +30,7 @@ from ramet.core.policy.policy import Grant, to_public_dict
 from ramet.core.replay.run_replay import RunReplay
 from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
 from ramet.isolation.workspace.output import OutputStream
+from ramet.spawn.external.program_turn import record_reply, take_prompt
 from ramet.spawn.final_answer import checked_answer, has_answered
 from ramet.spawn.forwarding import forwarded_requests
 from ramet.spawn.masking import masked_text, private_forms, secret_forms
@@ -49,7 +50,6 @@ from ramet.spawn.sandbox.process import (
     wait_result,
 )
 from ramet.spawn.sandbox.process_freeze import FunctionPause, ProcessFreeze
-from ramet.spawn.sandbox.program_turn import record_reply, take_prompt
 from ramet.spawn.sandbox.requests import GuestRequests
 from ramet.spawn.sandbox.run_folder import report_lost_folder, restore_folder, start_with_clone, with_import_path
 from ramet.spawn.verdict import error_result, lost_result, partial_text
