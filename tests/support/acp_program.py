@@ -154,7 +154,9 @@ def main() -> NoReturn:
                 result = None
             case "session/prompt":
                 text = "".join(each["text"] for each in params["prompt"])
-                result = {"stopReason": play(params["sessionId"], json.loads(text[text.index("[") :]))}
+                result = {
+                    "stopReason": play(params["sessionId"], json.JSONDecoder().raw_decode(text, text.index('[["'))[0])
+                }
             case _:
                 continue
         send({"id": number, "result": result})
