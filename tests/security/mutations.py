@@ -151,8 +151,8 @@ MUTANTS = (
            '        if reason := "":\n', tests=MOUNTS),
     Mutant("the kernel's folder covered in a mount", "isolation/confine/sandbox_root.py",
            "        for path in folders:", "        for path in []:", tests=MOUNTS),
-    Mutant("folders of other kernels searched for", "isolation/zygote/backend.py",
-           "            assignment = assignment._replace(hidden_folders=hidden_folders)\n", "", tests=MOUNTS),
+    Mutant("folders of other kernels searched for", "isolation/writable_mounts/preparation.py",
+           "_replace(hidden_folders=self._state_search.find_folders(assignment.mounts))", "_replace()", tests=MOUNTS),
     # ---- the zygote and its start
     Mutant("uid dropped", "isolation/zygote/launcher.py", "    if launch.uid is not None and launch.gid is not None:\n",
            "    if False:\n",

@@ -220,7 +220,7 @@ class Run:
         """
         if self.grant is None or self.sandbox.folder is None:
             return self.context.cwd
-        is_mounted = any(self.context.cwd.is_relative_to(mount) for mount in self.grant.readonly_mounts)
+        is_mounted = any(self.context.cwd.is_relative_to(mount) for mount in self.grant.mounts.paths)
         return self.context.cwd if is_mounted else self.sandbox.folder.workspace
 
     @property
