@@ -100,7 +100,7 @@ def change(kernel: Kernel, project: Project, cases: dict[str, list[str]], **poli
 
 def control(kernel: Kernel, cases: dict[str, list[str]], files: tuple[str, ...] = FILES) -> dict[str, str]:
     """Try each case as the kernel's user, in a project of its own and without a sandbox."""
-    outcomes = {}
+    outcomes: dict[str, str] = {}
     for name, case in cases.items():
         project = Project(kernel, "control", files)
         outcomes |= kernel.control(writing.change, project.cases({name: case}))

@@ -100,8 +100,12 @@ class Placement(Protocol):
         Raises InvalidValue if the place of a port is occupied, and SandboxFailed.
         """
 
-    def observing(self, run: ToolUseContext, grant: Grant) -> AbstractAsyncContextManager[pathlib.Path | None]:
+    def observing(
+        self, run: ToolUseContext, grant: Grant, roots: Mapping[str, str]
+    ) -> AbstractAsyncContextManager[pathlib.Path | None]:
         """Record what is observed of the run's sandbox from outside while the context is open.
+
+        `roots` are those of its mounts: see `mount_roots`.
 
         Yields the socket of the proxy to its allowed endpoints, or None if there are none.
         """

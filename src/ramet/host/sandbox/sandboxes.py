@@ -25,6 +25,7 @@ from ramet.host.egress.addresses import is_own_endpoint
 from ramet.host.egress.connection import ProxyDecision, ProxyQuota
 from ramet.host.egress.proxy import Proxy
 from ramet.host.sandbox.grant_checks import can_be_fresh, check_remote
+from ramet.host.sandbox.new_entries import reporting_new_entries
 from ramet.host.sandbox.run_ports import RunPorts
 from ramet.isolation.contract import Backend, ConfigurableBackend, ProcessBackend, ReservingBackend, Sandbox
 from ramet.isolation.limits.cgroups import reap_groups
@@ -374,11 +375,11 @@ class TreePlacement:
             await run_shielded(ports.close())
 
     @asynccontextmanager
-    async def observing(self, run: ToolUseContext, grant: Grant) -> AsyncGenerator[pathlib.Path | None]:
+    async def observing(self, run: ToolUseContext, grant: Grant, roots: Roots) -> AsyncGenerator[pathlib.Path | None]:
         """Record thresholds and endpoints of the run; yield the socket of its proxy, or None without any endpoint."""
         self.sandboxes.contexts_by_run[run.run.id] = run
         try:
-            async with self._network(run, grant) as proxy:
+            async with reporting_new_entries(run, grant, roots), self._network(run, grant) as proxy:
                 yield proxy
         finally:
             del self.sandboxes.contexts_by_run[run.run.id]
