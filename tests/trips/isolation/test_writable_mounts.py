@@ -88,3 +88,48 @@ async def test_a_report_is_bounded_and_shows_no_secret(runtime: ramet.AgentRunti
     assert len(notice) < 4000
     assert len([name for name in os.listdir(project) if secret in name]) == 30  # noqa: PTH208 - in the loop
     assert secret not in notice
+
+
+def look_around(folder: str) -> dict[str, str]:
+    """Try to change the state folder of the kernel, and write beside it."""
+    import errno
+    import pathlib
+
+    top = pathlib.Path(folder)
+    state = next(top.rglob(".ramet"))
+    attempts = {
+        "file": lambda: (top / "file").write_text("made"),
+        "own": lambda: pathlib.Path("own").write_text("made"),
+        "read": lambda: (state / "journal.db").read_bytes(),
+        "plant": lambda: (state / "journal.db").write_text("made"),
+        "settings": lambda: (state / "settings.json").write_text("made"),
+        "rename": lambda: state.rename(top / "renamed"),
+        "rename above": lambda: state.parent.rename(f"{state.parent} (renamed)"),
+    }
+    outcomes = {"runs": " ".join(each.name for each in (state / "runs").iterdir())}
+    for name, attempt in attempts.items():
+        try:
+            attempt()
+            outcomes[name] = "done"
+        except OSError as problem:
+            outcomes[name] = errno.errorcode[problem.errno or 0]
+    return outcomes
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o700])
+async def test_a_project_around_the_kernels_own_folder_is_written_to(
+    backend: Any, tmp_path: pathlib.Path, mode: int
+) -> None:
+    """The state folder stays the kernel's, at the top of the mount or below, also where only its user enters."""
+    top = tmp_path / "top"
+    (top / "project").mkdir(parents=True, mode=0o700)
+    top.chmod(mode)
+    async with ramet.AgentRuntime(working_dir=top / "project", backend=backend) as host:
+        for folder in (top / "project", top):
+            policy = Policy(writable_mounts=[str(folder)])
+            result = await host.run_agent(agent=look_around, args=(str(folder),), policy=policy)
+            assert result.status == "completed", result.error
+            assert result.output.pop("runs") == result.session_id
+            refused = {name: outcome for name, outcome in result.output.items() if outcome != "done"}
+            assert set(result.output) - set(refused) == {"file", "own"}
+            assert set(refused.values()) <= {"ENOENT", "EROFS", "EBUSY", "EACCES", "EXDEV"}

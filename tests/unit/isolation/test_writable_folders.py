@@ -29,7 +29,8 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path.resolve() / "project"
     for name in (".git/hooks", "a/b/.git", "bare/objects", "bare/refs", "bare/hooks/.git", ".vscode", "a/.vscode"):
         (folder / name).mkdir(parents=True)
-    for name in ("bare/HEAD", "a/.git", ".envrc", "a/HEAD", "a/refs"):
+    (folder / "a/empty/.git").mkdir(parents=True)
+    for name in ("bare/HEAD", "a/.git", "a/b/.git/config", ".envrc", "a/HEAD", "a/refs"):
         (folder / name).write_text("")
     (folder / ".ramet/worktrees/one/.git").mkdir(parents=True)
     return folder
@@ -40,7 +41,10 @@ def find(folder: Path, *nested: str, code: HostCode = NO_CODE) -> ProtectedEntri
 
 
 def test_repositories_are_found_at_any_depth_and_settings_at_the_top(folder: Path) -> None:
-    """A folder `.ramet` is covered in any mount; what lies in a repository needs no protection of its own."""
+    """A folder `.ramet` is covered in any mount; what lies in a repository needs no protection of its own.
+
+    An empty `.git` is no repository.
+    """
     assert find(folder) == ((".envrc", ".git", ".vscode", "a/.git", "a/b/.git", "bare"), False)
 
 

@@ -61,7 +61,10 @@ def find_protected(mount: str, source: str, nested: Collection[str], code: HostC
             if _is_obeyed(entry.name, is_top=not folder):
                 if entry.is_symlink():
                     raise make_refusal(mount, f"{path} in it is a symbolic link, which cannot be kept read-only")
-                if entry.name != STATE or not entry.is_dir():  # Such folders are covered in any mount.
+                if entry.name == STATE and entry.is_dir():
+                    continue  # Such folders are covered in any mount.
+                # An empty one below the top is no repository, and may be a placeholder that another run's end removes.
+                if entry.name != GIT or not folder or not _is_missing_or_empty(f"{source}/{path}"):
                     found.add(path)
             elif entry.is_dir(follow_symlinks=False) and path not in nested and path not in found:
                 inner.append(path)
