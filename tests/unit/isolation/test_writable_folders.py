@@ -13,7 +13,7 @@ import pytest
 from ramet.core.errors import InvalidValue
 from ramet.isolation.bwrap import BwrapBackend
 from ramet.isolation.writable_mounts import protected_entries
-from ramet.isolation.writable_mounts.host_code import HostCode, host_code
+from ramet.isolation.writable_mounts.host_code import HostCode, check_host_code, host_code
 from ramet.isolation.writable_mounts.placeholders import Placeholders
 from ramet.isolation.writable_mounts.protected_entries import ProtectedEntries, find_protected
 from ramet.isolation.writable_mounts.refusals import check_writable
@@ -117,7 +117,7 @@ def test_a_folder_in_installed_code_is_refused() -> None:
     inner = Path(sys.prefix).resolve() / "lib"
 
     with pytest.raises(InvalidValue, match="holds the Python"):
-        check_writable({"/mount": str(inner)}, "")
+        check_host_code("/mount", str(inner), host_code())
 
 
 @pytest.fixture
