@@ -165,8 +165,9 @@ MUTANTS = (
            "            if path in assignment.placeholders:\n", "            if False:\n", tests=WRITABLE),
     Mutant("writable: a read-only mount inside", "isolation/confine/sandbox_root.py",
            '            elif self._config.mode != "bwrap":\n', "            elif False:\n", LOCAL, WRITABLE,
-           # For root the mount that shows the files of root is read-only, too.
-           also=(Edit("isolation/confine/id_mapped_mounts.py", "if is_writable else _RDONLY", "if True else 0"),)),
+           # For root the mount that shows the files of root, and the read-only root, are two more layers.
+           also=(Edit("isolation/confine/id_mapped_mounts.py", "if is_writable else _RDONLY", "if True else 0"),
+                 Edit("isolation/zygote/launcher.py", "    if is_read_only:  # Before", "    if False:  # Before"))),
     Mutant("writable: no setuid file", CONFINE, "            if assignment.writable:\n", "            if False:\n",
            tests=WRITABLE),
     Mutant("writable: no pipe", f"{LINUX}/landlock.py", "_EDIT = _EXECUTE | _WRITE & ~(_MAKE_SOCK | _MAKE_FIFO)",

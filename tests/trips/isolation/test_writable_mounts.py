@@ -97,7 +97,7 @@ def look_around(folder: str) -> dict[str, str]:
 
     top = pathlib.Path(folder)
     state = next(top.rglob(".ramet"))
-    attempts = {
+    attempts: dict[str, Any] = {
         "file": lambda: (top / "file").write_text("made"),
         "own": lambda: pathlib.Path("own").write_text("made"),
         "read": lambda: (state / "journal.db").read_bytes(),

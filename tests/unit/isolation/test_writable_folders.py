@@ -29,6 +29,7 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path.resolve() / "project"
     for name in (".git/hooks", "a/b/.git", "bare/objects", "bare/refs", "bare/hooks/.git", ".vscode", "a/.vscode"):
         (folder / name).mkdir(parents=True)
+    (folder / "ramet.yaml").write_text("")
     (folder / "a/empty/.git").mkdir(parents=True)
     for name in ("bare/HEAD", "a/.git", "a/b/.git/config", ".envrc", "a/HEAD", "a/refs"):
         (folder / name).write_text("")
@@ -45,12 +46,12 @@ def test_repositories_are_found_at_any_depth_and_settings_at_the_top(folder: Pat
 
     An empty `.git` is no repository.
     """
-    assert find(folder) == ((".envrc", ".git", ".vscode", "a/.git", "a/b/.git", "bare"), False)
+    assert find(folder) == ((".envrc", ".git", ".vscode", "a/.git", "a/b/.git", "bare", "ramet.yaml"), False)
 
 
 def test_the_search_ends_at_nested_mounts(folder: Path) -> None:
     """A nested mount is searched on its own."""
-    assert find(folder, "a").paths == (".envrc", ".git", ".vscode", "bare")
+    assert find(folder, "a").paths == (".envrc", ".git", ".vscode", "bare", "ramet.yaml")
 
 
 @pytest.mark.parametrize("name", [".git", "a/c/.git", ".GIT", ".ramet", ".envrc", "a/.ramet"])

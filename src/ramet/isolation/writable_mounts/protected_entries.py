@@ -21,7 +21,19 @@ from ramet.isolation.writable_mounts.refusals import is_repository, make_refusal
 GIT = ".git"
 #: Names at the top of a mount by which editors, shells and agents find commands to run.
 TOP_NAMES: Final = frozenset(
-    (".claude", ".codex", ".cursor", ".envrc", ".gemini", ".husky", ".idea", ".mcp.json", ".opencode", ".vscode")
+    (
+        ".claude",
+        ".codex",
+        ".cursor",
+        ".envrc",
+        ".gemini",
+        ".husky",
+        ".idea",
+        ".mcp.json",
+        ".opencode",
+        ".vscode",
+        "ramet.yaml",
+    )
 )
 MOST_FOLDERS = 200_000
 MOST_ENTRIES = 3_000_000
