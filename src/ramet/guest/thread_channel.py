@@ -15,7 +15,15 @@ from ramet.guest.channel import Channel
 from ramet.wire.error_codec import decode_error
 from ramet.wire.guest_protocol import message_codec
 from ramet.wire.guest_protocol.guest_to_host import GuestMessage, Request, ResetStream, Watch
-from ramet.wire.guest_protocol.host_to_guest import Answer, ChildEnded, HostMessage, ResponseHead, Stop, StreamChunk
+from ramet.wire.guest_protocol.host_to_guest import (
+    Answer,
+    ChildEnded,
+    HostMessage,
+    IncomingMail,
+    ResponseHead,
+    Stop,
+    StreamChunk,
+)
 
 T = TypeVar("T")
 Receive = Callable[[HostMessage | BaseException, bytes], None]
@@ -92,6 +100,7 @@ class ThreadChannel:
         self._pending_answers: dict[int, Future[RawAnswer]] = {}
         self._ends: dict[str, Future[End]] = {}
         self._streams: dict[int, Receive] = {}
+        self.on_mail: Callable[[IncomingMail, bytes], None] | None = None  #: called in the channel's thread
         self._reader: threading.Thread | None = None
         self._close_reason: BaseException | None = None  #: the reason that nothing is received any more
 
@@ -178,6 +187,8 @@ class ThreadChannel:
                     answer.set_result(RawAnswer(message.data, body))
             case ChildEnded() if (end := self._ends.get(message.run)) is not None and not end.done():
                 end.set_result(End(message, body))
+            case IncomingMail() if self.on_mail is not None:
+                self.on_mail(message, body)
             case Stop():
                 self._fail(Aborted(message.reason))
 

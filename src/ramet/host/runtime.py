@@ -144,6 +144,7 @@ class AgentRuntime(RecordedRuntime):
             limits or definition.limits,
             tools=(*as_tools(tools, "tools"), *spawning_tools()),
             cwd=cwd or pathlib.Path.cwd(),
+            isolation=definition.isolation,
         )
         self.check_open()  # The runtime may have been stopped while the policy adapter was asked.
         root = opened.tree.spawner.root(plan, persistent=False, history=history)
@@ -161,6 +162,7 @@ class AgentRuntime(RecordedRuntime):
         *,
         prompt: str = "",
         agents: Mapping[str, Agent] | None = None,
+        cwd: pathlib.Path | None = None,
         limits: Limits | None = None,
         spawn_limits: SpawnLimits | None = None,
         watch: Watch = NO_WATCH,
@@ -179,6 +181,7 @@ class AgentRuntime(RecordedRuntime):
             args=args,
             kwargs=kwargs,
             agents=agents,
+            cwd=cwd,
             limits=limits,
             spawn_limits=spawn_limits,
             watch=watch,

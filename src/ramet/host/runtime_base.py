@@ -21,6 +21,7 @@ from ramet.disk.state_folder import checked_state_folder, state_folder
 from ramet.host.arguments import check_runtime
 from ramet.host.control.socket import ControlSocket
 from ramet.host.dynamic.agents import DynamicAgents
+from ramet.host.external.program_finder import ProgramFinder
 from ramet.host.forwarding.forwarder import Forwarder
 from ramet.host.gateway import Gateway
 from ramet.host.journal.journal import journal_of
@@ -139,6 +140,7 @@ class RuntimeBase:
             decide=self._decide,
             gateway=self.gateway,
             forwarder=self._forwarder,
+            programs=ProgramFinder(),
             sandboxes=self.sandboxes,
             clock=self.clock,
             transcripts=transcripts_dir,

@@ -15,6 +15,7 @@ import msgspec
 from langchain_core.messages import AIMessageChunk, HumanMessage
 
 from ramet.agent.definition import Agent, check_model
+from ramet.agent.external.external import PRESETS
 from ramet.agent.history.compaction import Compaction
 from ramet.agent.hooks.config import HookConfig
 from ramet.agent.hooks.hooks import HookRunner
@@ -633,9 +634,9 @@ def _root(
     """Return the definition of the root: any definition may be the main agent."""
     check_text("system_prompt", system_prompt)
     if isinstance(agent, str):
-        if agent not in definitions:
-            raise Unknown("agent type", agent, tuple(sorted(definitions)))
-        root = definitions[agent]
+        if agent not in definitions and agent not in PRESETS:
+            raise Unknown("agent type", agent, tuple(sorted({*definitions, *PRESETS})))
+        root = definitions[agent] if agent in definitions else Agent(name=agent, external=agent)
     else:
         root = as_agent(agent) if agent is not None else Agent(name="main", instructions=system_prompt)
     changes: dict[str, Any] = {"max_turns": root.max_turns or max_turns}

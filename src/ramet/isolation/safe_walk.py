@@ -12,7 +12,7 @@ import errno
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
@@ -73,17 +73,20 @@ def open_file(folder: int, name: str) -> int:
             os.close(handle)
 
 
-def walk(root: int, *, max_depth: int | None = None) -> Generator[FolderEntry, None, None]:
+def walk(
+    root: int, *, max_depth: int | None = None, skipped: Collection[str] = ()
+) -> Generator[FolderEntry, None, None]:
     """Yield everything below an open folder: the entries of a folder, then each folder in it, then that folder's end.
 
-    A folder that is locked (no rights for its owner, us) is unlocked. Close the generator if it is not exhausted.
+    Entries of the root itself that are `skipped` are passed over, with all below them. A folder that is locked (no
+    rights for its owner, us) is unlocked. Close the generator if it is not exhausted.
     """
     folder = os.dup(root)
     device = os.fstat(root).st_dev
     names: list[str] = []
     ids = [_identity(folder)]
     try:
-        waiting = [(yield from _entries_of(folder, names))]
+        waiting = [(yield from _entries_of(folder, names, skipped))]
         while True:
             if waiting[-1]:
                 name = waiting[-1].pop()
@@ -202,11 +205,15 @@ def _clear_flags(fd: int) -> None:
             fcntl.ioctl(fd, _SET_FLAGS, (flags & ~_IMMUTABLE_OR_APPEND).to_bytes(8, "little"))
 
 
-def _entries_of(folder: int, names: list[str]) -> Generator[FolderEntry, None, list[str]]:
+def _entries_of(
+    folder: int, names: list[str], skipped: Collection[str] = ()
+) -> Generator[FolderEntry, None, list[str]]:
     """Yield every entry of one folder; return the names of the folders in it."""
     folders: list[str] = []
     with os.scandir(folder) as listing:
         for entry in listing:
+            if entry.name in skipped:
+                continue
             try:
                 status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:

@@ -8,11 +8,16 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from ramet.agent.adopted.mark import AdoptedFunction
 from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
+from ramet.agent.external.external import ExternalFunction
+from ramet.agent.external.program import Program
 from ramet.core.errors import Bug, InvalidValue, SpawnRefused
 from ramet.core.limits import Limits
+from ramet.core.policy import rights
 from ramet.core.policy.decision import clamp_grant
 from ramet.core.policy.mount_rights import Mounts
 from ramet.core.policy.policy import Grant, Policy, narrow, resolve_root_policy
@@ -59,13 +64,17 @@ def check_room_below(parent: Run, *, coming: int = 0) -> None:
 
 
 def child_grant(
-    parent: Run, agent: Agent, request: SpawnRequest, services: TreePorts
+    parent: Run, agent: Agent, request: SpawnRequest, services: TreePorts, program: Program | None = None
 ) -> tuple[Grant | None, tuple[Clamp, ...]]:
     """Return the grant of a new run's sandbox, or None if the run works in the host.
 
-    Raises SpawnRefused if the policy requests a right that no run above has.
+    Raises SpawnRefused if the policy requests a right that no run above has, or if a program would lack what it needs.
     """
     policy = request.policy or agent.policy
+    if program is not None:
+        if policy is None and parent.grant is None and services.placement is not None:
+            policy = services.placement.children
+        policy = program.policy(policy)
     if isinstance(agent.function, Composition):
         if parent.grant is not None:
             raise SpawnRefused(
@@ -106,10 +115,17 @@ def narrowed_to(most: Policy, grant: Grant | None, parent: Run | None, services:
     return narrowed_grant
 
 
-def mount_roots_of(parent: Run | None, grant: Grant | None, services: TreePorts) -> Mapping[str, str]:
+def mount_roots_of(
+    parent: Run | None, grant: Grant | None, services: TreePorts, agent: Agent | None = None
+) -> Mapping[str, str]:
     """Return the mounts that the operator granted to a new run or above it, and their targets at that time."""
     if parent is not None and (parent.grant is not None or parent.step_ceiling is not None):
-        return parent.sandbox.mount_roots
+        roots = parent.sandbox.mount_roots
+        if grant is None or agent is None or not isinstance(agent.function, ExternalFunction):
+            return roots
+        assert services.placement is not None, "a run with a grant has a placement"
+        of_program = rights.uncovered_mounts(tuple(roots), grant.readonly_mounts)
+        return {**roots, **services.placement.mount_roots(of_program)}
     if grant is None or not grant.mounts.paths or services.placement is None:
         return {}
     return services.placement.mount_roots(grant.mounts.paths)
@@ -155,12 +171,19 @@ def cap_time(grant: Grant | None, limits: Limits) -> Limits:
     return dataclasses.replace(limits, seconds=seconds)
 
 
-def capsule_of(agent: Agent, request: SpawnRequest, grant: Grant | None) -> PackedCall | None:
+def capsule_of(
+    agent: Agent, request: SpawnRequest, grant: Grant | None, services: TreePorts, program: Program | None = None
+) -> PackedCall | None:
     """Return the packed function of a sandboxed agent.
 
     Raises NotShippable if it cannot be packed. Raises InvalidValue for an agent of another framework: its objects, keys
     included, belong to the host.
     """
+    if program is not None and services.programs is not None:
+        if request.args or request.kwargs:
+            raise InvalidValue("args", agent.name, "none: a program of another maker gets a prompt")
+        may_spawn = grant is not None and grant.allow_sub_agents
+        return pack(services.programs.run, (structs.replace(program.start, tree_tools=may_spawn),))
     if grant is None or agent.function is None:
         return None
     if isinstance(agent.function, AdoptedFunction):

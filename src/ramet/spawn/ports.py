@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from ramet.agent.definition import Agent
+from ramet.agent.external.program import Programs
 from ramet.agent.history.compaction import Compaction
 from ramet.agent.hooks.config import HookConfig
 from ramet.concurrency.cancel import AbortController
@@ -172,6 +173,7 @@ class TreePorts:
     on_refusal: Callable[[SpawnRefused], None] = lambda refusal: None  #: called with each spawn that a limit prevented
     meter: Meter | None = None  #: for models that agents of other frameworks call
     forwarding: OpenForwarding | None = None  #: for models that programs in sandboxes call
+    programs: Programs | None = None  #: of other makers, to be started in sandboxes; None: there are none
     approve: Approve | None = None
     safety: Safety | None = None  #: of every run, whatever it or its parent requests; None: there are no votes on calls
     decide: Decide | None = None  #: asks the host's policy adapter about each spawn; None: there is none

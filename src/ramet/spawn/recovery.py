@@ -39,12 +39,14 @@ from ramet.spawn.birth.plan import Plan, check_tools
 from ramet.spawn.birth.record import (
     Values,
     capsule_in,
+    clone_in,
     cwd_of,
     grant_of,
     limits_of,
     narrowed_in,
     request_of,
 )
+from ramet.spawn.lifecycle.worktree_end import leave_worktree
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run, TurnResult
 from ramet.spawn.sandbox.run_folder import restore_folder
@@ -100,12 +102,12 @@ def resume_tree(tree: RunTree, replay: TreeReplay) -> None:
     for run, each in run_replays:
         if not run.is_living:
             continue
-        if each.state == State.STOPPING or _is_parent_over(run):
+        if _is_stopped(run, each):
             run.turn.verdict = TurnResult(
                 Status.CANCELLED, error=ErrorInfo(type="Aborted", message="it was being stopped")
             )
             tree.supervisor.end(run)
-        elif run.restarts_from_scratch and not run.repeatable and each.turn and run.sandbox.replay is None:
+        elif _is_lost(run, each):
             run.turn.verdict = lost_result(run, "its process ended")
             tree.supervisor.end(run)
         elif each.is_in_turn or each.turn == 0 or _has_no_recorded_value(run, each):
@@ -119,6 +121,29 @@ def resume_tree(tree: RunTree, replay: TreeReplay) -> None:
             run.activity.watcher.resume(each)
 
 
+async def leave_ended_copies(tree: RunTree, replay: TreeReplay) -> None:
+    """Leave the copies of repositories of runs that `resume_tree` will end without a further turn."""
+    ended: set[str] = set()
+    for each in replay.runs.values():
+        run = tree.register.runs.get(RunId(each.id))
+        if run is None or not run.is_living:
+            continue
+        is_orphan = not run.detached and run.parent is not None and run.parent.info.id in ended
+        if is_orphan or _is_stopped(run, each) or _is_lost(run, each):
+            ended.add(each.id)
+            await leave_worktree(run, tree.register.services.git)
+
+
+def _is_stopped(run: Run, replay: RunReplay) -> bool:
+    is_parent_over = run.parent is not None and not run.detached and not run.parent.is_living
+    return replay.state == State.STOPPING or is_parent_over
+
+
+def _is_lost(run: Run, replay: RunReplay) -> bool:
+    """Return whether a function was cut off that must not be called again."""
+    return run.restarts_from_scratch and not run.repeatable and bool(replay.turn) and run.sandbox.replay is None
+
+
 def _has_no_recorded_value(run: Run, replay: RunReplay) -> bool:
     """Return whether only an end event would have recorded the value of the turn.
 
@@ -126,10 +151,6 @@ def _has_no_recorded_value(run: Run, replay: RunReplay) -> bool:
     """
     has_no_reply = replay.turn_status == Status.COMPLETED and not replay.replies
     return not run.persistent and (run.agent.function is not None or has_no_reply)
-
-
-def _is_parent_over(run: Run) -> bool:
-    return run.parent is not None and not run.detached and not run.parent.is_living
 
 
 def _budgets(replay: TreeReplay) -> dict[str, Budget]:
@@ -222,6 +243,7 @@ def _restore_run(
         step_ceiling=bound,
         policy_ceiling=narrowed_in(spawn_data),
         capsule=capsule_in(spawn_data) if grant is not None else None,
+        clone=clone_in(spawn_data, services.git),
         toolset=toolset,
         system=tuple(SystemMessage(content=text) for text in spawn_data.get("system", ())),
         cwd=cwd,
@@ -296,6 +318,8 @@ def _restore_run(
         register.runs_by_request[spawn_data["asked"]] = run
     run.sandbox.was_started = replay.was_sandboxed
     restore_folder(run, services.placement)
+    if run.is_living and run.sandbox.was_started:
+        run.worktree = run.sandbox.clone
     return run
 
 

@@ -96,7 +96,9 @@ def key_of(run: Run, recipe: Callable[[Agent], dict[str, Any]]) -> str | None:
     inputs are not data.
     """
     agent, request, context = run.agent, run.request, run.context
-    if run.persistent or run.turn.resumes or run.turns > 1 or context.history or run.worktree is not None:
+    if run.persistent or run.turn.resumes or run.turns > 1 or context.history:
+        return None
+    if run.worktree is not None or run.sandbox.clone is not None:
         return None
     if request.late_args is not None:  # Read later, when the function is called.
         return None

@@ -28,6 +28,7 @@ from ramet.core.outcome import NO_USAGE, Artifact, ErrorInfo, Result, Status, Us
 from ramet.core.policy.policy import Grant, Policy
 from ramet.core.replay.run_replay import RunReplay
 from ramet.isolation.contract import Sandbox
+from ramet.isolation.git.clone import Clone
 from ramet.isolation.git.worktree import Worktree
 from ramet.isolation.workspace.run_dirs import RunFolder
 from ramet.spawn.admission import AdmissionSlot, ResourceShare
@@ -89,6 +90,7 @@ class RunSandbox:
     mount_roots: Mapping[str, str] = field(default_factory=dict)
     forwarding: OpenForwarding | None = None  #: for the model requests of a program in it
     missing_variables: tuple[str, ...] = ()  #: variables whose values only a sandbox that continues has
+    clone: Clone | None = None  #: of a run that works in a clone of a repository
     folder: RunFolder | None = None
     is_folder_lost: bool = False  #: the run continues in an empty folder, and its agent was not informed yet
     was_started: bool = False  #: its folder may hold files
@@ -147,7 +149,8 @@ class Run:
     result: Result | None = None
     task: asyncio.Task[None] | None = None
     deadline: asyncio.Task[None] | None = None
-    worktree: Worktree | None = None
+    worktree: Worktree | Clone | None = None  #: its copy of a repository, until it is left at the end
+    worktree_end: asyncio.Task[None] | None = None  #: leaves it
     artifacts: tuple[str, ...] = ()
     compaction: Compaction | None = None
     grant: Grant | None = None  #: the grant of its sandbox; None: it works in the host
@@ -216,10 +219,12 @@ class Run:
     def visible_cwd(self) -> pathlib.Path:
         """The working directory as the run sees it.
 
-        Inside a sandbox, a folder that is not mounted does not exist; the run's own folder does.
+        Inside a sandbox, a folder that is not mounted does not exist; the run's own folder, and its clone there, do.
         """
         if self.grant is None or self.sandbox.folder is None:
             return self.context.cwd
+        if self.sandbox.clone is not None:
+            return self.sandbox.clone.cwd(self.sandbox.folder.workspace)
         is_mounted = any(self.context.cwd.is_relative_to(mount) for mount in self.grant.mounts.paths)
         return self.context.cwd if is_mounted else self.sandbox.folder.workspace
 
@@ -321,8 +326,8 @@ class Run:
 
     @property
     def can_continue(self) -> bool:
-        """True if the run can have another turn: it lives, or is a conversation that mail can resume."""
-        return self.is_living or (self.state is State.ENDED and self.agent.function is None)
+        """True if the run can have another turn: it lives, or takes prompts, so that mail can resume it."""
+        return self.is_living or (self.state is State.ENDED and self.agent.takes_prompt)
 
     def reactivate(self) -> None:
         """Clear the last end: the run lives again."""

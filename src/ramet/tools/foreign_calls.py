@@ -9,7 +9,7 @@ from ramet.core.events import ToolEnded
 from ramet.core.ids import CallId, StepId
 from ramet.tools.context import CurrentCall, ToolUseContext, current_call
 from ramet.tools.decisions import HookDecision
-from ramet.tools.permission_checks import narrow_decision
+from ramet.tools.permission_checks import narrow_decision, rule_on_call
 
 
 def has_gates(context: ToolUseContext) -> bool:
@@ -17,26 +17,39 @@ def has_gates(context: ToolUseContext) -> bool:
     return bool(context.permissions) or context.safety is not None or _has_hooks(context)
 
 
-async def pass_gates(context: ToolUseContext, call_id: CallId, tool: str, args: dict[str, Any]) -> None:
+async def pass_gates(
+    context: ToolUseContext,
+    call_id: CallId,
+    tool: str,
+    args: dict[str, Any],
+    *,
+    question: str = "",
+    records_denial: bool = True,
+) -> None:
     """Ask hooks, permission rules, a person, and the safety gate about a call.
 
-    Raises Denied, and records the refusal. Arguments belong to the other loop: a hook that changes them denies the
+    With a `question`, a person is asked unless a permission rule allows the call. Raises Denied, and records the end
+    of the call unless the other loop reports it. Arguments belong to that loop: a hook that changes them denies the
     call.
     """
     try:
-        await _pass(context, call_id, tool, args)
+        await _pass(context, call_id, tool, args, question)
     except Denied as refusal:
+        if not records_denial:
+            raise
         context.emit(ToolEnded, call_id=call_id, tool=tool, status="denied", preview=str(refusal))
         raise
 
 
-async def _pass(context: ToolUseContext, call_id: CallId, tool: str, args: dict[str, Any]) -> None:
+async def _pass(context: ToolUseContext, call_id: CallId, tool: str, args: dict[str, Any], question: str) -> None:
     decision = HookDecision()
     if context.hooks is not None and _has_hooks(context):
         payload = {"tool_name": tool, "tool_input": args, "tool_use_id": call_id}
         decision = await context.hooks.fire("PreToolUse", context, payload, matcher=tool)
         if decision.updated_input is not None and decision.updated_input != args:
             raise Denied(tool, "a hook changed the arguments, which this agent's own loop does not accept")
+    if question and decision.verdict == "allow" and rule_on_call(context, tool, args).verdict != "allow":
+        decision = decision._replace(verdict="ask", reason=question)
     decision = narrow_decision(context, tool, args, decision)
     if decision.verdict == "deny":
         raise Denied(tool, decision.reason or "a hook denied it")
@@ -58,7 +71,7 @@ async def _ask_person(context: ToolUseContext, call_id: CallId, tool: str, args:
     finally:
         current_call.reset(token)
     if not approved:
-        raise Denied(tool, "it was not approved")
+        raise Denied(tool, approved.denial)
     await context.slot.acquire()  # Waiting for the approval released it, unless other calls are active.
 
 

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
+from ramet.core.errors import BudgetExceeded
+
 if TYPE_CHECKING:
     from ramet.tools.context import ToolUseContext
 
@@ -46,6 +48,10 @@ class ReplyStream(Protocol):
 
 class RequestForwarding(Protocol):
     """The forwarding of the requests of one run."""
+
+    @property
+    def refusal(self) -> BudgetExceeded | None:
+        """The refusal of the newest request for a generation, if a limit refused it."""
 
     async def forward(self, request: ForwardedRequest, reply: ReplyStream) -> None:
         """Forward a request, and send the provider's reply, or a refusal in its form.

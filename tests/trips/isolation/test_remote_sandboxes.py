@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
+import subprocess
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -13,6 +15,7 @@ import ramet
 from ramet.core.errors import InvalidValue
 from ramet.core.outcome import AgentResult
 from ramet.isolation.workspace.run_dirs import RunFolders
+from ramet.models.scripted.dialogue import Call
 from ramet.services.agent_types.bundle_operations import LoadBundle
 from ramet.services.agent_types.function.type import FunctionInfo
 from ramet.services.contract import PLAIN
@@ -20,6 +23,7 @@ from ramet.services.packaging.service import PackagingService
 from ramet.services.teams.loaded_bundles import AgentImportDir
 from tests.support.machines import MachineBackend
 from tests.support.tars import tar
+from tests.trips.agents import in_clone
 from tests.trips.agents import isolated as agents
 from tests.trips.teams.test_agent_types import FUNCTIONS, OURS, agent_spec, begin_turn, open_agent, text_of
 
@@ -162,3 +166,48 @@ def write_and_wait() -> None:
     Path("left").write_text("left")
     print("written", flush=True)  # noqa: T201
     time.sleep(3600)
+
+
+def git(folder: Path, *args: str) -> str:
+    """Run git in a folder, whoever owns it."""
+    options = ["-c", "user.name=t", "-c", "user.email=t@example.org", "-c", "safe.directory=*"]
+    return subprocess.run(["git", *options, *args], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
+async def test_a_clone_travels_there_and_its_branch_back(runtime: ramet.AgentRuntime, tmp_path: Path) -> None:
+    """A file that the run removed there is removed on its branch, and its commits are those that it made."""
+    repo = tmp_path / "repo"
+    (repo / "sub").mkdir(parents=True)
+    (repo / "a.txt").write_text("as it was\n")
+    git(repo, "init", "-q", "--initial-branch=main")
+    git(repo, "add", ".")
+    git(repo, "commit", "-q", "-m", "first")
+    agent = ramet.Agent(name="coder", description="Codes.", function=in_clone.remove_and_commit, isolation="worktree")
+
+    result = await runtime.run_agent(agent, ramet.Policy(), ("../a.txt", "x.txt"), cwd=repo / "sub")
+
+    assert result.status == "completed", (result.error, result.stderr)
+    assert git(repo, "diff", "--name-status", f"HEAD...{result.branch}").split() == [
+        *("D", "a.txt"),
+        *("A", "sub/left.txt"),
+        *("A", "sub/x.txt"),
+    ]
+    assert "add x.txt" in git(repo, "log", "--format=%s", result.branch).splitlines()
+    assert result.artifacts == ()
+
+
+async def test_a_clone_that_is_there_is_not_copied_for_a_child(backend: MachineBackend, tmp_path: Path) -> None:
+    """While its parent works, its files are on the other machine. The refusal names the field and the backend."""
+    (tmp_path / "repo").mkdir()
+    git(tmp_path / "repo", "init", "-q")
+    git(tmp_path / "repo", "commit", "-q", "--allow-empty", "-m", "first")
+    lead = ramet.Agent(name="lead", description="l", policy=ramet.Policy(allow_sub_agents=True, memory_mb=1024))
+    inner = Call("Agent", {"prompt": "LEAD-IT", "subagent_type": "lead", "isolation": "worktree"})
+    model = ramet.ScriptedModel(script={"Go.": [inner, "ok"], "LEAD-IT": [inner, "led"]})
+    async with ramet.AgentRuntime(tmp_path / "work", backend=backend) as runtime:
+        session = ramet.Session(model, agents=[lead], cwd=tmp_path / "repo", runtime=runtime, unattended=True)
+        async with session:
+            await session.ask("Go.")
+
+    assert any("your clone is on another machine" in str(each.messages) for each in model.requests)

@@ -15,13 +15,17 @@ from ramet.core.events import (
     MessageRecorded,
     ModelAsked,
     ModelRetried,
+    PlanStep,
+    PlanUpdated,
     QuotaReached,
+    RunEnded,
     RunSilent,
     RunSpawned,
     StateChanged,
+    SubAgentReported,
     TurnStarted,
 )
-from ramet.core.outcome import Status, Usage
+from ramet.core.outcome import Result, Status, Usage
 from ramet.core.replay.replay import TreeReplay
 from ramet.host.control.run_queries import rows_of
 from tests.unit.cli.story import TreeEventWriter, active_story, at, cancelled_story
@@ -135,6 +139,28 @@ def test_a_silent_run_is_shown_until_its_next_event() -> None:
 
     writer.add(ModelRetried, "main", 603, step_id="s:1", model="m", reason="HTTP 500", attempt=1)
     assert fold(writer.events).rows["run-main"].activity() == "asks again"
+
+
+def test_agents_that_a_program_runs_by_itself_are_rows_below_it() -> None:
+    """They are no runs of the tree, and are not counted as such. One that is left open ends with the program."""
+    writer = TreeEventWriter()
+    writer.add_spawn("main", 0)
+    writer.add(TurnStarted, "main", 1, turn=1)
+    writer.add(PlanUpdated, "main", 2, steps=(PlanStep(text="look", status="in_progress"),))
+    for id, state in (("a", "running"), ("b", "running"), ("a", "completed")):
+        writer.add(SubAgentReported, "main", 3, sub_agent=id, title=f"part {id}", state=state)
+    picture = fold(writer.events)
+
+    assert [(row.name, row.depth, row.is_over) for row in picture.walk()][1:] == [
+        ("part a", 1, True),
+        ("part b", 1, False),
+    ]
+    assert picture.rows["run-main"].activity() == "look"
+    assert picture.totals(at(3)).agents == 1
+
+    writer.add(RunEnded, "main", 4, result=Result(status=Status.COMPLETED, value="done"))
+    ended = [row.result.status for row in fold(writer.events).walk() if row.result is not None]
+    assert ended == [Status.COMPLETED, Status.COMPLETED, Status.CANCELLED]
 
 
 def test_the_fill_of_a_context_window_is_shown() -> None:

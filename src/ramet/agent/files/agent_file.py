@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ramet.agent.definition import Agent, Scope
+from ramet.agent.external.external import PRESETS
 from ramet.agent.files import frontmatter
 from ramet.agent.schemas.schema import JsonSchema
 from ramet.agent.tool_entry import SPAWNERS, parse_entry, split_entries
@@ -180,6 +181,12 @@ class _Reader:
             raise self.refuse(key, problem, "this schema")
         return {key: schema}
 
+    def program(self, key: str) -> dict[str, Any]:
+        """Return the name of a known program: a command in a file could be any program of the host."""
+        if self.keys[key] not in PRESETS:
+            raise self.refuse(key, f"one of {', '.join(PRESETS)}; another program is defined in code: ramet.External")
+        return {key: self.keys[key]}
+
     def plain(self, key: str) -> Any:
         """Return the value as JSON data, so that dates, NaN and similar values are found early."""
         try:
@@ -207,6 +214,7 @@ _READERS: Mapping[str, Callable[[_Reader, str], dict[str, Any]]] = {
     "budget_note": _Reader.flag,
     "limits": _Reader.limits,
     "output": _Reader.schema,
+    "external": _Reader.program,
 }
 
 

@@ -14,6 +14,7 @@ from typing import NoReturn
 from rich.console import Console
 from rich.text import Text
 
+from ramet.agent.external.external import PRESETS
 from ramet.cli.ask.consent import require_approval_for_writes
 from ramet.cli.ask.facts import record_command
 from ramet.cli.ask.question import QuestionOutcome, QuestionRunner
@@ -39,6 +40,7 @@ from ramet.core.policy.permissions import NO_PERMISSIONS
 from ramet.host.session import MAX_PROMPT, Session, sandboxed_children
 from ramet.host.trees.exhausted_limits import exhausted_limits
 from ramet.host.trees.factory import OpenTree
+from ramet.host.trees.project import Project
 from ramet.spawn.lifecycle.run_results import paused_result
 from ramet.tools.workspace import workspace_tools
 
@@ -136,16 +138,17 @@ async def _leave(
 def _session(options: Namespace, opened: OpenedRuntime, *, attended: bool) -> tuple[Session, list[str]]:
     """Return the requested session, not started, and remarks for a person."""
     remarks = []
-    if options.model is None:
-        remarks.append("no --model given: the offline model answers by rules, without a key or a network")
     project = open_project(options.dir)
+    model = options.model or (None if _is_external(options.agent, project) else OFFLINE)
+    if model is OFFLINE:
+        remarks.append("no --model given: the offline model answers by rules, without a key or a network")
     remarks += project.notes
     if project.problems:
         option = "" if options.dir == Path.cwd() else f" --dir {one_line(display_path(options.dir))}"
         remarks.append(f"{count(len(project.problems), 'problem')} in agent files: see ramet agents check{option}")
     remarks += opened.remarks
     session = Session(
-        model=options.model or OFFLINE,
+        model=model,
         tools=workspace_tools(),
         agent=options.agent,
         system_prompt="" if options.agent else ROOT_PROMPT,
@@ -169,6 +172,14 @@ def _session(options: Namespace, opened: OpenedRuntime, *, attended: bool) -> tu
         policy=None if options.backend == "inline" else sandboxed_children(options.dir),
     )
     return session, remarks
+
+
+def _is_external(agent: str | None, project: Project) -> bool:
+    """Return whether the agent to ask is a program of another maker, which has models of its own."""
+    if agent is None:
+        return False
+    definition = project.get(agent)
+    return agent in PRESETS if definition is None else definition.external is not None
 
 
 def _has_person(options: Namespace, err: Console) -> bool:

@@ -16,12 +16,14 @@ from ramet.core.events import (
     MessageRecorded,
     ModelAsked,
     ModelRetried,
+    PlanUpdated,
     QuotaReached,
     RunEnded,
     RunSilent,
     RunSpawned,
     SandboxFrozen,
     StateChanged,
+    SubAgentReported,
     TextDelta,
     ToolEnded,
     ToolStarted,
@@ -65,6 +67,7 @@ class Row:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     result: Result | None = None
+    is_reported: bool = False  #: an agent that a program of another maker runs by itself, in the sandbox of its parent
     children: list[Row] = field(default_factory=list)
 
     @property
@@ -148,7 +151,14 @@ class TreeModel:
             case ToolEnded():
                 row.calls.pop(event.call_id or "", None)
                 row.usage += Usage(tool_calls=1)
+            case PlanUpdated():
+                row.phase = next((each.text for each in event.steps if each.status == "in_progress"), row.phase)
+            case SubAgentReported():
+                self._report(row, event)
             case RunEnded():
+                for child in row.children:
+                    if child.is_reported and not child.is_over:
+                        child.result, child.ended_at = Result(status=Status.CANCELLED), event.at
                 row.result, row.ended_at = event.result, event.at
                 row.usage = event.result.usage
                 row.state, row.phase = State.ENDED, ""
@@ -161,8 +171,9 @@ class TreeModel:
         usage = Usage()
         for row in self.rows.values():
             usage += row.usage
-        living = sum(not row.is_over for row in self.rows.values())
-        return Totals(len(self.rows), living, usage, self.root.seconds(now) if self.root else 0.0)
+        runs = [row for row in self.rows.values() if not row.is_reported]
+        living = sum(not row.is_over for row in runs)
+        return Totals(len(runs), living, usage, self.root.seconds(now) if self.root else 0.0)
 
     def walk(self, row: Row | None = None) -> Iterator[Row]:
         """Yield the rows depth first, children in spawn order."""
@@ -176,6 +187,27 @@ class TreeModel:
     def findings(self) -> list[Row]:
         """Return the runs below the root that ended with a text, in spawn order."""
         return [row for row in self.rows.values() if row is not self.root and row.result and row.result.text.strip()]
+
+    def _report(self, parent: Row, event: SubAgentReported) -> None:
+        """Show an agent that a program runs by itself as a row below the program's."""
+        key = f"{parent.run}/{event.sub_agent}"
+        row = self.rows.get(key)
+        if row is None:
+            row = self.rows[key] = Row(
+                run=key,
+                path=f"{parent.path}/{event.sub_agent}",
+                name=event.title or event.sub_agent,
+                agent=parent.agent,
+                depth=parent.depth + 1,
+                parent=parent.run,
+                state=State.RUNNING,
+                started_at=event.at,
+                is_reported=True,
+            )
+            parent.children.append(row)
+        row.name = event.title or row.name
+        status = _REPORTED_ENDS.get(event.state)
+        row.result, row.ended_at = (None, None) if status is None else (Result(status=status, value=""), event.at)
 
     def _row(self, event: Event) -> Row:
         row = self.rows.get(event.run)
@@ -202,6 +234,8 @@ class TreeModel:
         return row
 
 
+#: How an agent ended that a program runs by itself.
+_REPORTED_ENDS = {"completed": Status.COMPLETED, "failed": Status.FAILED, "cancelled": Status.CANCELLED}
 #: The word for each status.
 ENDINGS: dict[Status, str] = {
     Status.COMPLETED: "completed",

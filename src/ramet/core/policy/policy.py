@@ -150,8 +150,10 @@ class Grant(PolicyFields, frozen=True, kw_only=True):
 
     @property
     def mounts(self) -> Mounts:
-        """Return the mounts of both kinds."""
-        return Mounts(self.readonly_mounts, self.writable_mounts)
+        """Return the mounts of both kinds; a path in both lists is read-only."""
+        return Mounts(
+            self.readonly_mounts, tuple(each for each in self.writable_mounts if each not in self.readonly_mounts)
+        )
 
 
 #: The grant of an agent that requests nothing.

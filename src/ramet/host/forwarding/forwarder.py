@@ -73,6 +73,7 @@ class RunForwarding:
         self._forwarder, self._context, self._rights = forwarder, context, rights
         self._free, self._free_at = FREE_BURST, context.clock.monotonic()
         self._recorded_refusal: tuple[str, str] | None = None
+        self.refusal: BudgetExceeded | None = None  #: of the newest request for a generation
 
     async def forward(self, request: ForwardedRequest, reply: ReplyStream) -> None:
         wire = _wire(request.wire)
@@ -179,7 +180,8 @@ class RunForwarding:
     async def _reserve(self, account: Account, parsed: WireRequest) -> tuple[Hold, int | None]:
         try:
             reserved = await reserve(account, self._context, self._forwarder.under_way)
-        except HoldTimedOut:
+        except HoldTimedOut as timeout:
+            self.refusal = timeout.refusal
             raise RequestRefused(
                 RefusalKind.BUDGET, f"a limit of the run is reached, and was not raised within {HOLD_S:g} s"
             ) from None
@@ -187,9 +189,10 @@ class RunForwarding:
             if self._recorded_refusal != (refusal.resource, refusal.scope):  # A program may ask again and again.
                 self._recorded_refusal = (refusal.resource, refusal.scope)
                 self._context.record_refusal(refusal)
+            self.refusal = refusal
             thinking = f", of which it wants {parsed.thinking_tokens} for thinking" if parsed.thinking_tokens else ""
             raise RequestRefused(RefusalKind.BUDGET, f"{refusal}{thinking}") from None
-        self._recorded_refusal = None
+        self._recorded_refusal = self.refusal = None
         return reserved
 
     def _take_free_request(self) -> None:

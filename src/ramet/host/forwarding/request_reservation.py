@@ -26,6 +26,10 @@ _RETURNED: Final = frozenset({"tokens", "usd"})
 class HoldTimedOut(Exception):
     """A request did not fit within `HOLD_S`."""
 
+    def __init__(self, refusal: BudgetExceeded | None) -> None:
+        super().__init__("a request did not fit in time")
+        self.refusal = refusal  #: of its last attempt
+
 
 class _Tree:
     """The requests of one tree that have a reservation."""
@@ -66,9 +70,14 @@ async def reserve(account: Account, context: ToolUseContext, under_way: Requests
     Raises BudgetExceeded where a limit ends the run, HoldTimedOut, and Unknown for a model without a price.
     """
     granted: list[Hold] = []
+    refusals: list[BudgetExceeded] = []
 
     def attempt() -> tuple[Hold, int | None]:
-        reserved = account.reserve(1)
+        try:
+            reserved = account.reserve(1)
+        except BudgetExceeded as refusal:
+            refusals[:] = [refusal]
+            raise
         granted.append(reserved[0])
         under_way.add(context.run.root)
         return reserved
@@ -94,7 +103,7 @@ async def reserve(account: Account, context: ToolUseContext, under_way: Requests
                 return await wait_with_timeout(wait(), clock=context.clock, seconds=HOLD_S)
             except TimeoutError:
                 if not context.is_paused:
-                    raise HoldTimedOut from None
+                    raise HoldTimedOut(refusals[0] if refusals else None) from None
             await context.wait_unpaused()
     except BaseException:
         for hold in granted:  # Cancelled at the moment when it fitted.

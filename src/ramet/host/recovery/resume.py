@@ -317,7 +317,9 @@ async def fork_point(journal: Journal | None, run: str, at: int | None, supplied
     about = await journal.tree_facts(tree_replay.root.id)
     _gate(about, supplied)
     replay = tree_replay.runs[run]
-    if "agent" not in replay.spawn_event.birth or replay.spawn_event.birth["agent"].get("function"):
+    if "agent" not in replay.spawn_event.birth or not {"function", "external"}.isdisjoint(
+        replay.spawn_event.birth["agent"]
+    ):
         raise InvalidValue("run", run, "a run of a model: a function has no conversation to continue")
     agents = {each.name: each for each in supplied.agents}
     agent = agent_of(replay.spawn_event.birth["agent"], agents=agents, model=supplied.model)
@@ -349,7 +351,7 @@ def _check_gate(run: Run, replay: RunReplay) -> None:
     Raises DefinitionMissing if the hook that asked is missing.
     """
     hooks = run.context.hooks
-    if run.context.safety is not None:
+    if run.context.safety is not None or run.agent.external is not None:
         return  # The gate is asked about every call, and a tree that had a gate has one.
     is_waiting = any(
         id not in replay.approval_answers
@@ -364,5 +366,7 @@ def _check_gate(run: Run, replay: RunReplay) -> None:
 def _still_asks(run: Run, call: CallId) -> bool:
     """Return whether a call with a question has neither begun nor been answered."""
     context = run.context
+    if run.agent.external is not None:  # Its program may ask again.
+        return run.is_living
     is_open = any(each["id"] == call for each in open_calls(context.history) or ())
     return run.is_living and is_open and call not in context.interrupted_calls and call not in context.answers

@@ -23,7 +23,7 @@ from ramet.isolation.git.git import Git, NoWorktree
 from ramet.spawn.birth.record import missing_late_args
 from ramet.spawn.handle import Handle
 from ramet.spawn.lifecycle.supervisor import MAX_WAKES
-from ramet.spawn.recovery import resume_tree
+from ramet.spawn.recovery import leave_ended_copies, resume_tree
 from ramet.spawn.run import Run
 
 _log = logging.getLogger("ramet.recovery")
@@ -120,6 +120,7 @@ class Takeover:
         if reopens:
             root.wake_count = MAX_WAKES  # Its next turn begins with a prompt: the opening uses up no wake.
             root.context.emit(StateChanged, state=root.state.value, why="the conversation was opened again")
+        await leave_ended_copies(opened.tree, replay)
         resume_tree(opened.tree, replay)
         if not root.persistent:
             self.close_with(root)

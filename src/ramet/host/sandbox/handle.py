@@ -149,6 +149,7 @@ def agent_result(result: Result, session_id: str) -> AgentResult:
         artifacts=result.files,
         usage=result.usage_subtree,
         session_id=session_id,
+        branch=result.branch,
         stdout=result.stdout,
         stderr=result.stderr,
     )

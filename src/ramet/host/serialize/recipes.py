@@ -17,6 +17,7 @@ from ramet.agent.composition.graph import Graph, Node, Route
 from ramet.agent.composition.parallel import Parallel
 from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
+from ramet.agent.external.external import External
 from ramet.agent.typed.from_schema import hint_of
 from ramet.agent.typed.schema import Types
 from ramet.agent.typed.to_schema import schema_of
@@ -50,7 +51,9 @@ def recipe(agent: Agent) -> dict[str, Any]:
         data["tools"] = [each if isinstance(each, str) else each.name for each in agent.tool_entries or ()]
     if agent.model is not None:
         data["model"] = agent.model if isinstance(agent.model, str) else {"@object": model_name(agent.model)}
-    if agent.function is not None:
+    if isinstance(agent.external, External):
+        data["external"] = agent.external.as_data()
+    elif agent.function is not None:
         data["function"] = _encode_function(agent.function)
     if agent.output is not None:
         data["output"] = dict(agent.output) if isinstance(agent.output, Mapping) else _encode_type(agent.output)
@@ -93,6 +96,8 @@ def agent_of(data: Mapping[str, Any], *, agents: Mapping[str, Agent], model: Cal
             fields["model"] = supplied.model
         else:
             fields["model"] = model(encoded["@object"])
+    if "external" in data:
+        fields["external"] = External(**data["external"])
     if "function" in data:
         fields["function"] = _decode_function(
             data["function"], supplied, lambda step: agent_of(step, agents=agents, model=model)

@@ -61,10 +61,12 @@ class Beginning:
     def can_begin_now(self) -> bool:
         """Return whether a conversation can begin without waiting.
 
-        A recorded conversation of its id, or a policy adapter, would need waiting.
+        A recorded conversation of its id, a policy adapter, or a clone of a repository would need waiting.
         """
         may_be_on_record = self.plan.session is not None and self.runtime.journal is not None
-        return not may_be_on_record and not self.runtime.has_policy_adapter
+        is_sandboxed = self.request.policy is not None or self.agent.external is not None
+        needs_clone = is_sandboxed and self.agent.isolation == "worktree"
+        return not may_be_on_record and not self.runtime.has_policy_adapter and not needs_clone
 
     def begin(self) -> Conversation:
         """Begin a conversation at once, without a policy adapter.
@@ -77,7 +79,9 @@ class Beginning:
     async def _begin(self) -> Conversation:
         """Begin a conversation, once the policy adapter has answered. Also raises as `Spawner.plan_root`."""
         opened, session = self.runtime.open_tree(self.plan), self.plan.session
-        plan = await opened.tree.spawner.plan_root(*self._root, tools=self.tools, cwd=self._cwd, session=session)
+        plan = await opened.tree.spawner.plan_root(
+            *self._root, tools=self.tools, cwd=self._cwd, session=session, isolation=self.agent.isolation
+        )
         self.runtime.check_open()
         return self._spawn_root(opened, plan)
 

@@ -30,6 +30,7 @@ from ramet.host.approvals import Inbox
 from ramet.host.dynamic.agents import DynamicAgents
 from ramet.host.dynamic.authoring import HostAuthoring
 from ramet.host.dynamic.state import HostState
+from ramet.host.external.program_finder import ProgramFinder
 from ramet.host.forwarding.forwarder import Forwarder
 from ramet.host.gateway import Gateway
 from ramet.host.journal.blobs import store_blob
@@ -117,6 +118,7 @@ class TreeFactory:
 
     gateway: Gateway
     forwarder: Forwarder
+    programs: ProgramFinder
     sandboxes: Sandboxes
     clock: Clock
     transcripts: pathlib.Path | None
@@ -206,6 +208,7 @@ class TreeFactory:
             on_refusal=self.telemetry.count_refusal,
             meter=self.gateway.meter,
             forwarding=self.forwarder.open,
+            programs=self.programs,
             approve=inbox.ask,
             safety=plan.gate,
             decide=self.decide,

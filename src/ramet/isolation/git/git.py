@@ -7,6 +7,7 @@ nevertheless reaches nothing.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import pathlib
@@ -30,6 +31,7 @@ from ramet.isolation import python_runtime
 from ramet.isolation.git import repository_files
 from ramet.isolation.git.sandbox import options, user_settings
 from ramet.isolation.git.sandbox.request import UNCONFINED, Command, Folder, HiddenFolder, Request, mark_line
+from ramet.isolation.linux.beneath import open_without_links
 from ramet.isolation.mounts import is_private_name
 from ramet.isolation.state_search import StateSearch
 from ramet.tools.git import irregular_files
@@ -53,8 +55,9 @@ _OLDEST = (2, 38)  #: an older git silently ignores safe.bareRepository
 _LAUNCHER = "import sys; sys.path.insert(0, sys.argv[1]); from ramet.isolation.git.sandbox.launcher import main; main()"
 _SOURCE = str(pathlib.Path(__file__).resolve().parents[3])
 _ROOT = pathlib.Path("/")
+_TREE_READERS = frozenset({"status", "add"})  #: commands that read every folder of the working tree
 _versions: dict[str, str] = {}  #: version texts of programs that are new enough
-_TRUST = "trust the repository if you know what it runs: ramet trust DIR"
+TRUST = "trust the repository if you know what it runs: ramet trust DIR"
 
 
 class NoWorktree(RametError):
@@ -97,6 +100,8 @@ class Git:
     timeout_s: float = 120.0  #: for one command; a checkout of a large repository takes long
     environ: Mapping[str, str] | None = None  #: None is this process's environment
     trusts: Callable[[pathlib.Path], bool] = trusts_none  #: whether the user trusts a folder in its current state
+    has_user_settings: bool = True  #: in a sandbox, filters and file names of the user's own configuration count
+    file_bytes: int | None = None  #: of one file that git writes in a sandbox
 
     async def __call__(
         self, checkout: Checkout, *args: str, at_repository: bool = False, write: Iterable[pathlib.Path] = ()
@@ -131,26 +136,28 @@ class Git:
         top, git_dir = (checkout.common_dir,) * 2 if at_repository else (checkout.top, checkout.git_dir)
         env = {**self._env(), "GIT_DIR": str(git_dir), "GIT_WORK_TREE": str(top)}
         env["GIT_CEILING_DIRECTORIES"] = str(top.parent)
-        await self._check_files(checkout, whole_tree=any("status" in each.args for each in commands))
+        reads_tree = any(_TREE_READERS.intersection(each.args) for each in commands)
+        await self._check_files(checkout, whole_tree=reads_tree)
         if self._is_trusted(checkout):
             return await self._each_unconfined(checkout, program, commands, top, env)
         await self._check(program, checkout)
-        user = await self._user(program, checkout)
-        owner = checkout.common_dir.stat()
+        user = await self._user(program, checkout) if self.has_user_settings else user_settings.NONE
         is_shown = shows_tree and not at_repository
         hidden_folders = (
             await in_thread(lambda: _find_hidden_folders(checkout), name="ramet-search") if is_shown else ()
         )
+        repository = _open_identity(checkout, checkout.common_dir)
         request = Request(
             program=program,
             commands=tuple(commands),
             mark=secrets.token_hex(16),
             cwd=str(top),
-            uid=owner.st_uid,
-            gid=owner.st_gid,
+            uid=repository.uid,
+            gid=repository.gid,
             parent=os.getpid(),
             cpu_s=int(self.timeout_s) + 10,
-            write=tuple(_folder(checkout, each) for each in (checkout.common_dir, *write)),
+            file_bytes=self.file_bytes,
+            write=(repository.folder, *(_open_identity(checkout, each).folder for each in write)),
             read=(*user.files, *((str(checkout.top),) if is_shown else ())),
             execute=user_settings.program_folders(
                 program, self._environ, avoided_folders=[checkout.top, checkout.main, *write]
@@ -168,9 +175,11 @@ class Git:
     ) -> Done:
         fixed_options = [part for key, value in options.FIXED for part in ("-c", f"{key}={value}")]
         outputs: list[str] = []
-        for args, stdin in commands:
-            result = await self._run(checkout, [program, *fixed_options, *args], top, env, stdin=stdin.encode())
-            if (failure := self._failure(checkout, args[0], result)) is not None:
+        for command in commands:
+            assert not command.stdin_file + command.stdout_file, "only a sandbox opens files for git"
+            argv, stdin = [program, *fixed_options, *command.args], command.stdin.encode()
+            result = await self._run(checkout, argv, top, env, stdin=stdin)
+            if (failure := self._failure(checkout, command.args[0], result)) is not None:
                 return Done(outputs, failure)
             outputs.append(result.output)
         return Done(outputs, None)
@@ -206,9 +215,9 @@ class Git:
     async def _check(self, program: str, checkout: Checkout) -> None:
         """Raise NoWorktree for operations that are impossible without trust."""
         if not checkout.is_own:
-            raise NoWorktree(checkout.top, checkout.foreign_reason, _TRUST)
+            raise NoWorktree(checkout.top, checkout.foreign_reason, TRUST)
         if not sys.platform.startswith("linux"):
-            raise NoWorktree(checkout.top, f"git cannot be confined on {sys.platform}", _TRUST)
+            raise NoWorktree(checkout.top, f"git cannot be confined on {sys.platform}", TRUST)
         version_text = _versions.get(program, "")
         if not version_text:
             version_text = (await self._run(checkout, [program, "version"], _ROOT, self._env(), forks=False)).output
@@ -216,7 +225,7 @@ class Git:
         if match is None or (int(match[1]), int(match[2])) < _OLDEST:
             minimum = ".".join(map(str, _OLDEST))
             raise NoWorktree(
-                checkout.top, f"{version_text.strip()} is older than {minimum}", f"install git {minimum}, or {_TRUST}"
+                checkout.top, f"{version_text.strip()} is older than {minimum}", f"install git {minimum}, or {TRUST}"
             )
         _versions[program] = version_text
 
@@ -263,7 +272,7 @@ class Git:
             reason = f"git {name} took longer than {self.timeout_s:g} s"
             return NoWorktree(checkout.top, reason, "try again, or raise timeout_s")
         if (code := result.exit_status.code) == UNCONFINED:
-            return NoWorktree(checkout.top, f"git cannot be confined on this machine: {result.error_output}", _TRUST)
+            return NoWorktree(checkout.top, f"git cannot be confined on this machine: {result.error_output}", TRUST)
         if code != 0:
             reason = f"git {name} failed: {result.error_output or f'exit status {code}'}"
             return NoWorktree(checkout.top, reason, "see the output of git", code=code)
@@ -305,15 +314,33 @@ def _find_hidden_folders(checkout: Checkout) -> tuple[HiddenFolder, ...]:
         folders = StateSearch().find_folders({str(checkout.top): str(checkout.top)})
         entries = [(path, os.listdir(path)) for path in folders]  # noqa: PTH208 - names are needed, not paths
     except (RametError, OSError) as error:
-        raise NoWorktree(checkout.top, str(error), _TRUST) from None
+        raise NoWorktree(checkout.top, str(error), TRUST) from None
     return tuple(
         HiddenFolder(path, tuple(name for name in names if not is_private_name(name))) for path, names in entries
     )
 
 
-def _folder(checkout: Checkout, path: pathlib.Path) -> Folder:
-    """Return the current identity of a folder: the sandbox refuses another folder at the path."""
-    status = path.lstat()
-    if path.resolve() != path:
-        raise NoWorktree(checkout.top, f"{path} leads through a symbolic link", "name the folder itself")
-    return Folder(str(path), status.st_dev, status.st_ino)
+class _Identity(NamedTuple):
+    """A folder that a sandbox shows, and its owner."""
+
+    folder: Folder
+    uid: int
+    gid: int
+
+
+def _open_identity(checkout: Checkout, path: pathlib.Path) -> _Identity:
+    """Return the current identity of a folder: the sandbox refuses another folder at the path.
+
+    No link on the path counts, at any moment: whoever may replace a part of it could show git another folder.
+    """
+    try:
+        handle = open_without_links(str(path))
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EXDEV):
+            raise
+        raise NoWorktree(checkout.top, f"{path} leads through a symbolic link", "name the folder itself") from None
+    try:
+        status = os.fstat(handle)
+    finally:
+        os.close(handle)
+    return _Identity(Folder(str(path), status.st_dev, status.st_ino), status.st_uid, status.st_gid)

@@ -1,4 +1,4 @@
-"""Files and folders that ramet itself creates in a repository: no link of the repository is followed.
+"""Files and folders that ramet itself creates in a repository: no link is followed, in the repository or above it.
 
 If the creator is root, they are given to the owner of the repository.
 """
@@ -11,6 +11,8 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from ramet.isolation.linux.beneath import open_without_links
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -43,7 +45,7 @@ def add_line(root: Path, relative_path: Path, line: str) -> None:
 
 @contextmanager
 def _open_folder(root: Path, relative_path: Path) -> Iterator[int]:
-    fd = os.open(root, _FOLDER)
+    fd = _open_root(root)
     try:
         for name in relative_path.parts:
             inner = _enter(fd, name)
@@ -52,6 +54,14 @@ def _open_folder(root: Path, relative_path: Path) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def _open_root(root: Path) -> int:
+    handle = open_without_links(str(root))
+    try:
+        return os.open(".", _FOLDER, dir_fd=handle)
+    finally:
+        os.close(handle)
 
 
 def _enter(folder: int, name: str) -> int:

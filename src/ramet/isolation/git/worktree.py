@@ -25,13 +25,13 @@ from dataclasses import dataclass, field
 from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
 from ramet.core.ids import safe_name
+from ramet.core.outcome import BRANCH_PREFIX
 from ramet.isolation import safe_walk
 from ramet.isolation.git import repository_files
 from ramet.isolation.git.git import Git, NoWorktree, try_lock
 from ramet.isolation.git.sandbox.request import Command
 from ramet.tools.git.git_checkout import WORKTREES_FOLDER, Checkout, NoCheckout, find
 
-PREFIX = "ramet/"
 _EXCLUDED = "/.ramet/"
 _LOCK_FILE = "ramet.lock"
 _STATUS = Command(("status", "--porcelain", "--untracked-files=all", "--ignore-submodules=dirty"))
@@ -54,7 +54,8 @@ class Worktree:
         return self.origin.common_dir
 
 
-def _mint() -> str:
+def mint_label() -> str:
+    """Return the random end of a branch's name."""
     return secrets.token_hex(4)
 
 
@@ -64,16 +65,16 @@ async def create(
     *,
     into: pathlib.Path | None = None,
     git: Git | None = None,
-    mint: Callable[[], str] = _mint,
+    mint: Callable[[], str] = mint_label,
 ) -> Worktree:
     """Create a worktree for a child that works in `repo_dir`. If this raises or is cancelled, none is left.
 
     Raises NoWorktree, with a remedy, if there is no git, no repository or no commit; Aborted if stopped.
     """
     git = git or Git()
-    repo = _checkout(repo_dir)
+    repo = find_checkout(repo_dir)
     label = re.sub(r"\.{2,}", ".", f"{safe_name(name)}-{mint()}")
-    branch = PREFIX + label
+    branch = BRANCH_PREFIX + label
     path = (repo.main / WORKTREES_FOLDER if into is None else _absolute(into)) / label
     async with git.alone_in(repo.common_dir):
         if _exists(path):
@@ -112,16 +113,16 @@ async def _create_branch(git: Git, repo: Checkout, path: pathlib.Path, branch: s
     """Check out HEAD on a new branch; return its commit. Raises _Refused before anything is created."""
     ref = f"refs/heads/{branch}"
     add = Command(("worktree", "add", "--quiet", "--no-track", "-b", branch, str(path), "HEAD"))
-    done = await git.each(repo, [_tips_of("HEAD", ref), add, _tips_of(ref)], shows_tree=False, write=[path])
+    done = await git.each(repo, [tips_of("HEAD", ref), add, tips_of(ref)], shows_tree=False, write=[path])
     if done.outputs:
-        head, existing = _tips_in(done.outputs[0])
+        head, existing = tips_in(done.outputs[0])
         if not head:
             raise _Refused("it has no commit yet", "commit once, so that there is something to start from")
         if existing:
             raise _Refused(f"{branch} exists already", "use another name")
     if done.failure is not None:
         raise done.failure
-    return _tips_in(done.outputs[2])[0]
+    return tips_in(done.outputs[2])[0]
 
 
 async def restore(repo_dir: pathlib.Path, path: str, *, branch: str, base: str, git: Git | None = None) -> None:
@@ -130,13 +131,13 @@ async def restore(repo_dir: pathlib.Path, path: str, *, branch: str, base: str, 
     Raises NoWorktree, and OSError for a path that cannot be created.
     """
     git = git or Git()
-    repo = _checkout(repo_dir)
+    repo = find_checkout(repo_dir)
     async with git.alone_in(repo.common_dir):
         await _forget(git, repo, pathlib.Path(path))
-        done = await git.each(repo, [_tips_of(f"refs/heads/{branch}")], shows_tree=False)
+        done = await git.each(repo, [tips_of(f"refs/heads/{branch}")], shows_tree=False)
         if done.failure is not None:
             raise done.failure
-        has_branch = any(_tips_in(done.outputs[0]))
+        has_branch = any(tips_in(done.outputs[0]))
         folder = _make_path_for(repo, pathlib.Path(path))
         start = [str(folder), branch] if has_branch else ["--no-track", "-b", branch, str(folder), base]
         await _add(git, repo, folder, *start)
@@ -158,9 +159,9 @@ async def finish(worktree: Worktree, *, git: Git | None = None) -> pathlib.Path 
                 await _add(git, repo, _make_path_for(repo, worktree.path), str(worktree.path), worktree.branch)
                 return worktree.path
             checkout = _open_worktree(repo, worktree.path)
-            tips = _tips_of("HEAD", f"refs/heads/{worktree.branch}")
+            tips = tips_of("HEAD", f"refs/heads/{worktree.branch}")
             done = await git.each(checkout, [tips, _STATUS])
-            is_at_base = bool(done.outputs) and set(_tips_in(done.outputs[0])) == {worktree.base}
+            is_at_base = bool(done.outputs) and set(tips_in(done.outputs[0])) == {worktree.base}
             if is_at_base and done.failure is None and await _is_unchanged(git, checkout, done.outputs[1]):
                 await _remove(git, repo, checkout, worktree.branch, worktree.base)
                 return None
@@ -177,7 +178,7 @@ async def prune(repo_dir: pathlib.Path, *, git: Git | None = None) -> list[pathl
     Worktrees with changes of their own are kept.
     """
     git = git or Git()
-    repo = _checkout(repo_dir)
+    repo = find_checkout(repo_dir)
     removed_paths: list[pathlib.Path] = []
     async with git.alone_in(repo.common_dir):
         for path, branch in await _list_branches(git, repo):
@@ -204,7 +205,8 @@ async def prune(repo_dir: pathlib.Path, *, git: Git | None = None) -> list[pathl
     return removed_paths
 
 
-def _checkout(folder: pathlib.Path) -> Checkout:
+def find_checkout(folder: pathlib.Path) -> Checkout:
+    """Return the checkout of a folder. Raises NoWorktree."""
     try:
         return find(folder)
     except NoCheckout as error:
@@ -219,7 +221,7 @@ def _absolute(path: pathlib.Path) -> pathlib.Path:
 
 def _open_worktree(repo: Checkout, path: pathlib.Path) -> Checkout:
     """Return the worktree at `path`. Raises NoWorktree for another repository there, which a child could have made."""
-    checkout = _checkout(path)
+    checkout = find_checkout(path)
     if (checkout.top, checkout.common_dir) != (path, repo.common_dir) or checkout.git_dir == checkout.common_dir:
         raise NoWorktree(path, "it is no longer a worktree of its repository", "inspect it, and remove it")
     return checkout
@@ -254,12 +256,13 @@ def _exists(path: pathlib.Path) -> bool:
     return os.path.lexists(path)
 
 
-def _tips_of(*names: str) -> Command:
+def tips_of(*names: str) -> Command:
+    """Return the command that prints the commits of names; see `tips_in`."""
     stdin = "".join(f"{name}^{{commit}}\n" for name in names)
     return Command(("cat-file", "--batch-check=%(objectname)"), stdin)
 
 
-def _tips_in(output: str) -> list[str]:
+def tips_in(output: str) -> list[str]:
     """Return the commits of the names; empty for each name that has none."""
     return [line if re.fullmatch(r"[0-9a-f]{40,64}", line) else "" for line in output.splitlines()]
 
@@ -268,14 +271,14 @@ async def _is_unchanged(git: Git, checkout: Checkout, status: str) -> bool:
     """Return whether no file is changed or new. A repository at the place of a submodule counts as a change unread."""
     if status:
         return False
-    inner = await in_thread(lambda: _repositories_below(checkout.top), name="ramet-worktree")
+    inner = await in_thread(lambda: repositories_below(checkout.top), name="ramet-worktree")
     if not inner:
         return True
     output = await git(checkout, "--literal-pathspecs", "ls-files", "--stage", "--", *inner)
     return not any(line.startswith("160000 ") for line in output.splitlines())
 
 
-def _repositories_below(top: pathlib.Path) -> Sequence[str]:
+def repositories_below(top: pathlib.Path) -> Sequence[str]:
     paths = []
     for folder, names, files in os.walk(top):
         if folder != str(top) and ".git" in (*names, *files):
@@ -287,7 +290,7 @@ async def _is_merged(git: Git, repo: Checkout, branch: str) -> bool:
     """Return whether all commits of a branch are in some branch that is not ours."""
     args = ["--format=%(refname)", f"--contains=refs/heads/{branch}"]
     output = await git(repo, "for-each-ref", *args, at_repository=True)
-    own_prefix = f"refs/heads/{PREFIX}"
+    own_prefix = f"refs/heads/{BRANCH_PREFIX}"
     return any(not each.startswith(own_prefix) for each in output.splitlines())
 
 
@@ -299,7 +302,7 @@ async def _list_branches(git: Git, repo: Checkout) -> list[tuple[pathlib.Path | 
         lines = dict(line.partition(" ")[::2] for line in entry.split("\0") if line)
         if "branch" in lines:
             paths[lines["branch"].removeprefix("refs/heads/")] = pathlib.Path(lines["worktree"])
-    args = ["--format=%(refname:lstrip=2)", f"refs/heads/{PREFIX}"]
+    args = ["--format=%(refname:lstrip=2)", f"refs/heads/{BRANCH_PREFIX}"]
     names = await git(repo, "for-each-ref", *args, at_repository=True)
     return [(paths.get(branch), branch) for branch in names.splitlines()]
 

@@ -12,6 +12,7 @@ import errno
 import os
 import stat
 import unicodedata
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,15 +44,18 @@ class CollectedArtifacts(NamedTuple):
     total: int  #: bytes that were copied
 
 
-def collect(workspace: Path, into: Path, *, max_bytes: int, max_files: int = MAX_FILES) -> CollectedArtifacts:
+def collect(
+    workspace: Path, into: Path, *, max_bytes: int, max_files: int = MAX_FILES, skipped: Collection[str] = ()
+) -> CollectedArtifacts:
     """Copy the files of a workspace to `into`, replacing everything there. Blocks as long as copying takes.
 
-    Links, FIFOs, sockets, devices, files with a second name, and names that are no text, are refused and listed. Raises
+    Entries of the workspace itself whose names are `skipped`, and all below them, are passed over. Links, FIFOs,
+    sockets, devices, files with a second name, and names that are no text, are refused and listed. Raises
     OutputTooLarge for more than `max_bytes` or `max_files`, with no file copied, and SandboxFailed if the host cannot
     copy.
     """
     try:
-        return _copy_files(workspace, into, _survey(workspace, max_bytes=max_bytes, max_files=max_files))
+        return _copy_files(workspace, into, _survey(workspace, skipped, max_bytes=max_bytes, max_files=max_files))
     except OSError as error:
         raise SandboxFailed(f"artifacts could not be copied: {error}") from error
 
@@ -144,12 +148,12 @@ class _RefusedFiles:
         return (*self._lines, f"… and {self._omitted_count} more") if self._omitted_count else tuple(self._lines)
 
 
-def _survey(workspace: Path, *, max_bytes: int, max_files: int) -> _Survey:
+def _survey(workspace: Path, skipped: Collection[str], *, max_bytes: int, max_files: int) -> _Survey:
     """Return the files to copy. Raises OutputTooLarge."""
     survey, total = _Survey([], _RefusedFiles()), 0
     with (
         safe_walk.open_root(workspace) as root,
-        contextlib.closing(safe_walk.walk(root, max_depth=MAX_DEPTH)) as entries,
+        contextlib.closing(safe_walk.walk(root, max_depth=MAX_DEPTH, skipped=skipped)) as entries,
     ):
         for number, entry in enumerate(entries):
             if number >= max_files * _MAX_ENTRIES:

@@ -47,6 +47,7 @@ _ERRORS: Final = {
 class _Tool(msgspec.Struct):
     type: Any = None
     tools: Any = None
+    execution: Any = None  #: of tool_search: whether the client or the provider searches
 
 
 class _Item(msgspec.Struct):
@@ -146,7 +147,7 @@ def _as_tools(tools: object) -> list[_Tool]:
 
 def _unbounded_tools(tools: list[_Tool]) -> list[str]:
     """Return the tools that the provider would run, at a price of their own."""
-    found = [f"tools: {str(tool.type)[:60]}" for tool in tools if tool.type not in _CLIENT_TOOLS]
+    found = [f"tools: {str(tool.type)[:60]}" for tool in tools if not _is_clients(tool)]
     for tool in tools:
         if tool.type == "namespace" and tool.tools is not None:  # Namespaces are not nested.
             found += [
@@ -155,6 +156,11 @@ def _unbounded_tools(tools: list[_Tool]) -> list[str]:
                 if each.type not in ("function", "custom")
             ]
     return found
+
+
+def _is_clients(tool: _Tool) -> bool:
+    """Return whether the program runs a tool itself."""
+    return tool.type in _CLIENT_TOOLS or (tool.type == "tool_search" and tool.execution == "client")
 
 
 class _Fold:

@@ -15,6 +15,7 @@ from langchain_core.messages import BaseMessage, SystemMessage
 from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
 from ramet.agent.definition import as_agent as as_agent
+from ramet.agent.external.program import Program, program_of
 from ramet.agent.loop import MAX_TURNS
 from ramet.agent.toolset import Toolset, resolve_tools
 from ramet.core.errors import InvalidValue, SpawnRefused, Unknown
@@ -23,6 +24,7 @@ from ramet.core.limits import NO_LIMITS, RESOURCES, Limits, SpawnLimits
 from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.core.policy.decision import PolicyDecision
 from ramet.core.policy.policy import Grant, Policy, resolve_root_policy
+from ramet.isolation.git.clone import Clone
 from ramet.isolation.linux.beneath import open_without_links
 from ramet.isolation.mounts import source_below
 from ramet.spawn.admission import NO_SHARE, ResourceShare
@@ -54,6 +56,7 @@ class Plan:
     cwd: pathlib.Path
     watch: Watch = NO_WATCH
     isolation: str | None = None
+    clone: Clone | None = None  #: that a sandboxed run with a copy of a repository works in
     grant: Grant | None = None
     step_ceiling: Grant | None = None
     policy_ceiling: Policy | None = None
@@ -98,9 +101,11 @@ def plan_birth(
     if isolation not in ISOLATIONS:
         raise InvalidValue("isolation", isolation, "inline or worktree")
     narrowed_limits, clamps = _narrow(parent, agent.limits, request.limits, detached=request.detached)
-    grant, policy_clamps = child_grant(parent, agent, request, services)
-    if grant is not None and isolation == "worktree":
-        raise InvalidValue("isolation", isolation, "nothing: a sandboxed agent has a workspace of its own")
+    program = program_of(agent, request.model, services.programs)
+    grant, policy_clamps = child_grant(parent, agent, request, services, program)
+    if isolation == "worktree" and parent.grant is not None and parent.sandbox.clone is None:
+        accepted = "nothing: you work in a sandbox, and in no clone of a repository that it could copy"
+        raise InvalidValue("isolation", isolation, accepted)
     cwd = _working_dir(parent, request)
     if is_fork:
         toolset, system = Toolset(parent.context.tools), parent.context.system_messages
@@ -129,7 +134,7 @@ def plan_birth(
         grant=grant,
         policy_ceiling=ceiling,
     )
-    return _with_rights(plan, parent, services)
+    return _with_rights(plan, parent, services, program)
 
 
 def plan_root(
@@ -141,6 +146,7 @@ def plan_root(
     tools: Sequence[BaseTool],
     cwd: pathlib.Path,
     may_spawn: bool,
+    isolation: str | None = None,
     ceiling: Policy | None = None,
     decision: PolicyDecision | None = None,
 ) -> Plan:
@@ -149,6 +155,8 @@ def plan_root(
     Raises InvalidValue for an impossible request, NoToolsLeft if the tools resolve to nothing.
     """
     composed = isinstance(agent.function, Composition)
+    program = program_of(agent, request.model, services.programs)
+    policy = request.policy if program is None else program.policy(request.policy or agent.policy)
     plan = Plan(
         request=request,
         agent=agent,
@@ -158,35 +166,39 @@ def plan_root(
         system=system_messages(agent, cwd, services),
         cwd=cwd,
         watch=request.watch.over(agent.watch).over(services.watch),
-        grant=resolve_root_policy(request.policy) if request.policy is not None and not composed else None,
+        isolation=isolation,
+        grant=resolve_root_policy(policy) if policy is not None and not composed else None,
         policy_ceiling=ceiling,
         decision=decision,
     )
-    plan = _with_rights(plan, None, services)
+    plan = _with_rights(plan, None, services, program)
     bounded = agent.replace(limits=plan.limits, max_turns=agent.max_turns or MAX_TURNS)
     return dataclasses.replace(plan, agent=bounded)
 
 
-def _with_rights(plan: Plan, parent: Run | None, services: TreePorts) -> Plan:
+def _with_rights(plan: Plan, parent: Run | None, services: TreePorts, program: Program | None) -> Plan:
     """Return the plan with its grants within its ceiling, its time within its grants, and its packed function."""
     agent, request, grant = plan.agent, plan.request, plan.grant
     step_ceiling = composition_grant(parent, agent, request)
     if plan.policy_ceiling is not None:
         grant = narrowed_to(plan.policy_ceiling, grant, parent, services)
         step_ceiling = narrowed_to(plan.policy_ceiling, step_ceiling, parent, services)
+    if program is not None and grant is not None:
+        program.check(grant)
+        grant = program.with_mounts(grant)
     check_tools(plan.toolset.tools, (grant or step_ceiling) is not None, services)
     return dataclasses.replace(
         plan,
         grant=grant,
         step_ceiling=step_ceiling,
         limits=cap_time(grant or step_ceiling, plan.limits),
-        capsule=capsule_of(agent, request, grant),
+        capsule=capsule_of(agent, request, grant, services, program),
     )
 
 
 def check_prompt(agent: Agent, prompt: str, *, is_fork: bool = False) -> None:
     """Raise InvalidValue if an agent with a model would be spawned without a task."""
-    if agent.function is None and not prompt.strip() and (is_fork or not agent.initial_prompt):
+    if agent.takes_prompt and not prompt.strip() and (is_fork or not agent.initial_prompt):
         raise InvalidValue("prompt", prompt, "text: what the agent is to do")
 
 

@@ -20,6 +20,10 @@ from ramet.core.errors import DefinitionMissing, InvalidValue, NotShippable, Pro
 from ramet.core.ids import RunId
 from ramet.core.limits import Limits
 from ramet.core.policy.policy import Grant, Policy, from_json
+from ramet.isolation.git.clone import Clone
+from ramet.isolation.git.git import Git
+from ramet.isolation.git.host_repository import confine
+from ramet.isolation.git.worktree import Worktree
 from ramet.models.json_values import to_json_value
 from ramet.spawn.ports import TreePorts
 from ramet.spawn.run import Run
@@ -52,12 +56,14 @@ def to_data(
         spawn_data["watch"] = run.watch.as_data()
     if request.request_key:
         spawn_data["asked"] = request.request_key
-    if run.worktree is not None:
+    if isinstance(run.worktree, Worktree):
         spawn_data["worktree"] = {
             "path": str(run.worktree.path),
             "branch": run.worktree.branch,
             "base": run.worktree.base,
         }
+    if run.sandbox.clone is not None:
+        spawn_data["clone"] = run.sandbox.clone.as_data()
     if request.begins_at:
         spawn_data["begins_at"] = request.begins_at
     if request.state_owner:
@@ -238,6 +244,11 @@ def capsule_in(spawn_data: Mapping[str, Any]) -> PackedCall | None:
     return PackedCall(
         packed_call["name"], packed_call["tag"], base64.b64decode(packed_call["data"]), packed_call["is_heavy"]
     )
+
+
+def clone_in(spawn_data: Mapping[str, Any], git: Git) -> Clone | None:
+    """Return the clone that the run works in."""
+    return Clone.from_data(spawn_data["clone"], confine(git)) if "clone" in spawn_data else None
 
 
 def cwd_of(spawn_data: Mapping[str, Any]) -> pathlib.Path:

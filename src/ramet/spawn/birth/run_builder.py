@@ -59,15 +59,16 @@ class RunBuilder:
     ) -> Run:
         """Build a run: a new one, or one that another process spawned, as it was then."""
         agent, request, services = plan.agent, plan.request, self._services
-        if parent is not None and agent.model is None:
+        asks_by_itself = agent.external is not None
+        if parent is not None and agent.model is None and not asks_by_itself:
             ask, label, model = parent.context.ask, parent.model, parent.agent.model
             compaction, window = parent.compaction, parent.window
             agent = agent.replace(model=model) if model is not None else agent
-        elif agent.model is not None:
+        elif agent.model is not None and not asks_by_itself:
             ask, label, window = services.model(agent.model)
             compaction = services.compaction(window)
         else:
-            ask, label, compaction, window = no_model, "", None, None
+            ask, label, compaction, window = no_model, str(agent.model or ""), None, None
         gates = parent.gates if parent is not None else ()
         background = request.background if request.background is not None else agent.background
         activity = RunActivity(services.record, services.clock)
@@ -121,7 +122,8 @@ class RunBuilder:
             policy_ceiling=plan.policy_ceiling,
             sandbox=RunSandbox(
                 capsule=plan.capsule,
-                mount_roots=mount_roots_of(parent, plan.grant or plan.step_ceiling, services),
+                clone=plan.clone if plan.grant is not None else None,
+                mount_roots=mount_roots_of(parent, plan.grant or plan.step_ceiling, services, agent),
                 forwarding=services.forwarding,
             ),
             time_started_at=services.clock.monotonic(),

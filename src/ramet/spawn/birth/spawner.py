@@ -30,6 +30,7 @@ from ramet.isolation.git.worktree import Worktree
 from ramet.models.messages import encode
 from ramet.spawn.admission import AdmissionSlot
 from ramet.spawn.birth.child_budget import BirthReservation, ChildBudget, can_wait_at_limit, reserve_birth
+from ramet.spawn.birth.clone_plan import with_clone
 from ramet.spawn.birth.plan import Plan, plan_birth, plan_root, system_messages
 from ramet.spawn.birth.policy_decisions import DecidedRequest, decide_child, decide_root, record
 from ramet.spawn.birth.record import to_data
@@ -109,6 +110,8 @@ class Spawner:
                 share.agent.keep()  # The place may become free only when another run goes on.
             admission_slot = place or await self._admit(parent, plan, slot, rollback)
             scope = share.scope
+            plan = await with_clone(plan, parent, self._services)
+            self._check_living(parent)  # It may have been stopped while git worked.
             own_tree = await self._worktree(parent, plan)
             run = self._create_run(parent, plan, admission_slot, scope, own_tree)
             rollback.pop_all()
@@ -125,10 +128,11 @@ class Spawner:
         tools: Sequence[BaseTool],
         cwd: pathlib.Path,
         session: str | None = None,
+        isolation: str | None = None,
     ) -> Plan:
         """Plan a root that the policy adapter, if there is one, allows, and that a backend here can isolate.
 
-        Raises SpawnRefused, PolicyAdapterFailed, IsolationUnavailable, and as `plan_root_now`.
+        Raises SpawnRefused, PolicyAdapterFailed, IsolationUnavailable, NoWorktree, and as `plan_root_now`.
         """
         if self._services.decide is None:
             plan = self.plan_root_now(agent, request, limits, tools=tools, cwd=cwd)
@@ -141,7 +145,7 @@ class Spawner:
             plan = self._plan_root(agent, decided, limits, tools, cwd)
         if (grant := plan.grant or plan.step_ceiling) is not None:
             await self._check_isolation(grant)
-        return plan
+        return await with_clone(dataclasses.replace(plan, isolation=isolation), None, self._services)
 
     def plan_root_now(
         self, agent: Agent, request: SpawnRequest, limits: Limits, *, tools: Sequence[BaseTool], cwd: pathlib.Path
@@ -171,7 +175,7 @@ class Spawner:
         run = self.builder.build(info, None, plan, slot, budget, abort)
         run.persistent = persistent
         run.context.history[:] = history
-        create_folder(run, self._services.placement)
+        self._create_folder(run, plan)
         spawn_data = self._spawn_record(run, agent.initial_prompt if persistent else plan.request.prompt)
         self._register.add(run)
         _record_spawn(run, plan, spawn_data)
@@ -240,7 +244,7 @@ class Spawner:
             raise SpawnRefused("stopped", f"{parent.info.path} is being stopped", free=0)
 
     async def _worktree(self, parent: Run, plan: Plan) -> Worktree | None:
-        if plan.isolation != "worktree":
+        if plan.isolation != "worktree" or plan.grant is not None:
             return None
         await parent.context.wait_persisted()
         git = self._services.git
@@ -287,16 +291,23 @@ class Spawner:
         run = self.builder.build(info, parent, plan, admission_slot, budget, AbortController(parent_abort))
         run.own_budget = scope.budget if scope is not None else None
         run.worktree = own_tree
-        create_folder(run, self._services.placement)
+        self._create_folder(run, plan)
         return run
+
+    def _create_folder(self, run: Run, plan: Plan) -> None:
+        """Create the folder of a run that works in a sandbox; the prompt of a run in a clone names its folder there."""
+        create_folder(run, self._services.placement)
+        if run.sandbox.clone is not None and not plan.is_fork and run.agent.function is None:
+            messages = system_messages(plan.agent, plan.cwd, self._services, works_in=run.visible_cwd)
+            run.context.system_messages = messages
 
     # ---- recorded, then started
 
     def _start_run(self, run: Run, parent: Run, plan: Plan) -> None:
         brief, shared_count = plan.request.prompt, 0
         if plan.is_fork:
-            if run.worktree is not None:
-                brief = f"(You work in your own copy of the repository: {run.context.cwd}.)\n\n{brief}"
+            if run.worktree is not None or run.sandbox.clone is not None:
+                brief = f"(You work in your own copy of the repository: {run.visible_cwd}.)\n\n{brief}"
             shared_count = len(parent.context.history)
             run.context.history[:] = conversation.fork(parent.context.history)
             first = conversation.fork_brief(brief)

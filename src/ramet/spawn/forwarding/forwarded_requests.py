@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from ramet.core.errors import Denied, ProtocolError
+from ramet.core.errors import BudgetExceeded, Denied, ProtocolError
 from ramet.spawn.run import Run
 from ramet.tools.forwarding import ForwardedRequest, ForwardRights, RequestForwarding
 from ramet.wire.guest_protocol.guest_to_host import ForwardRequest, ResetStream, WindowUpdate
@@ -59,6 +59,11 @@ class ForwardedRequests:
         finally:
             del self._replies[request.id]
             self._body_bytes -= len(body)
+
+    @property
+    def refusal(self) -> BudgetExceeded | None:
+        """The refusal of the newest request for a generation, if a limit refused it."""
+        return self._forwarding.refusal if self._forwarding is not None else None
 
     def update_window(self, message: WindowUpdate) -> None:
         """Allow more bytes of a reply. Raises ProtocolError for more than a window."""

@@ -270,7 +270,7 @@ class Supervisor:
             run.context.emit(TurnEnded, turn=run.turns, status=str(verdict.status), usage=run.context.usage)
         run.drop_deadline(keep=not run.persistent)
         if self._is_end_of_run(run, verdict):
-            return self._end(run)
+            return self._leave_and_end(run)
         self.apply_fact(run, Fact.TURN_OVER)
         if not (
             run.turn.woken_by_mail and run.context.mailbox.has("user")
@@ -302,13 +302,16 @@ class Supervisor:
             case Next.WAKE:
                 run.wake_count, run.turn.woken_by_mail = run.wake_count + 1, True
                 self.apply_fact(run, Fact.WOKEN)
-            case Next.END if run.worktree is None:
-                self._end(run)
-            case Next.END if run.context.mailbox.closed_reason is None:
-                run.context.mailbox.close("it is finishing")
-                run.task = asyncio.create_task(self._end_in_worktree(run), name=run.info.path)
+            case Next.END if run.worktree is None or run.context.mailbox.closed_reason is None:
+                self._leave_and_end(run)
             case Next.REST if run.awaiting_idle and run.turn.verdict is not None:
                 self.on_idle(run, result_of(run, run.turn.verdict))
+
+    def _leave_and_end(self, run: Run) -> None:
+        if run.worktree is None:
+            return self._end(run)
+        run.context.mailbox.close("it is finishing")
+        run.task = asyncio.create_task(self._end_in_worktree(run), name=run.info.path)
 
     async def _end_in_worktree(self, run: Run) -> None:
         await leave_worktree(run, self._services.git)
@@ -347,7 +350,7 @@ class Supervisor:
                 [run for run in self._top_runs() if run is not root] + root.attached_children(), reason
             )
             if root.state is State.IDLE:
-                self._end(root)
+                await self._end_in_worktree(root)
         await self.stop_tree(reason)
 
     def _top_runs(self) -> list[Run]:
@@ -402,17 +405,13 @@ class Supervisor:
             reason,
             status,
             tell=self.apply_fact,
-            end=self._fence_off,
+            end=self._end_in_worktree,
             grace_s=self._services.grace_s,
             **options,
         )
         if self._orphan_ends:
             await asyncio.wait(self._orphan_ends, timeout=ORPHAN_END_S)
         return receipt
-
-    async def _fence_off(self, run: Run) -> None:
-        await leave_worktree(run, self._services.git)
-        self._end(run)
 
     async def _time_out(self, run: Run, seconds: float) -> None:
         await self._services.clock.sleep(max(0.0, run.time_started_at + seconds - self._services.clock.monotonic()))

@@ -49,8 +49,9 @@ from ramet.spawn.sandbox.process import (
     wait_result,
 )
 from ramet.spawn.sandbox.process_freeze import FunctionPause, ProcessFreeze
+from ramet.spawn.sandbox.program_turn import record_reply, take_prompt
 from ramet.spawn.sandbox.requests import GuestRequests
-from ramet.spawn.sandbox.run_folder import report_lost_folder, restore_folder, with_import_path
+from ramet.spawn.sandbox.run_folder import report_lost_folder, restore_folder, start_with_clone, with_import_path
 from ramet.spawn.verdict import error_result, lost_result, partial_text
 from ramet.wire.error_codec import decode_error
 from ramet.wire.guest_protocol.guest_to_host import Done
@@ -73,8 +74,9 @@ async def run_in_sandbox(run: Run, messages: Sequence[BaseMessage], placement: P
     itself, such as IsolationUnavailable. Errors of the guest are in the result.
     """
     conversation = SandboxedConversation(run, messages) if run.sandbox.capsule is None else None
+    prompt = take_prompt(run, messages) if run.agent.external is not None else ""
     try:
-        return await _run_attempts(run, conversation, placement)
+        return await _run_attempts(run, conversation, prompt, placement)
     except (Exception, asyncio.CancelledError) as error:
         is_end_of_loop = isinstance(error, asyncio.CancelledError) and run.turn.stop_result is None
         if conversation is not None and not is_end_of_loop:  # With a prompt on record, another kernel would answer it.
@@ -87,7 +89,9 @@ async def run_in_sandbox(run: Run, messages: Sequence[BaseMessage], placement: P
             await conversation.pause.close()
 
 
-async def _run_attempts(run: Run, conversation: SandboxedConversation | None, placement: Placement) -> TurnResult:
+async def _run_attempts(
+    run: Run, conversation: SandboxedConversation | None, prompt: str, placement: Placement
+) -> TurnResult:
     assert run.grant is not None, "a run in a sandbox has a grant"
     step = run.context.next_step()
     backend = await placement.backend(run.grant)
@@ -105,7 +109,7 @@ async def _run_attempts(run: Run, conversation: SandboxedConversation | None, pl
                 if conversation is not None and run.pauses.recorded_limit is not None:
                     await conversation.pause.wait_resumed(as_refusal(run.pauses.recorded_limit))
                 await run.context.wait_unpaused(is_counted=True)
-            job = conversation or FunctionJob(run)
+            job = conversation or FunctionJob(run, prompt)
             at = _Attempt(attempt, backend, placement, replay)
             replay = None
             if run.task is not None:  # Whatever the end of the turn, nothing more is recorded about it.
@@ -191,8 +195,8 @@ async def _end_children(run: Run, verdict: TurnResult) -> None:
 class FunctionJob:
     """A function to be called inside a sandbox."""
 
-    def __init__(self, run: Run) -> None:
-        self._run = run
+    def __init__(self, run: Run, prompt: str) -> None:
+        self._run, self._prompt = run, prompt
 
     def start(self) -> tuple[HostMessage, bytes]:
         """Return the first message, with the packed function and the late arguments."""
@@ -200,7 +204,10 @@ class FunctionJob:
         assert capsule is not None, "a function in a sandbox is packed"
         assert grant is not None, "a run in a sandbox has a grant"
         late_args = run.request.late_args
-        late_bytes = _as_json(late_args()) if late_args is not None else b""
+        if run.agent.external is not None:
+            late_bytes = _as_json((self._program_prompt(), run.turn.resumes))
+        else:
+            late_bytes = _as_json(late_args()) if late_args is not None else b""
         start = StartFunction(
             run=run.info.id,
             path=run.info.path,
@@ -210,6 +217,12 @@ class FunctionJob:
             late_size=len(late_bytes),
         )
         return start, capsule.data + late_bytes if late_bytes else capsule.data
+
+    def _program_prompt(self) -> str:
+        """Return the prompt of the turn; the first one begins with the instructions of the agent."""
+        agent = self._run.agent
+        first = (agent.primer, agent.instructions) if self._run.turns <= 1 else ()
+        return "\n\n".join(filter(None, (*first, self._prompt)))
 
     def finish(self, done: Done, body: bytes) -> Any:
         """Return the value, converted to the type that the host itself knows.
@@ -293,6 +306,10 @@ async def _run_attempt(
                 finished = await _wait_finished(running, job)
                 process_exit = await terminate(running.sandbox, finished)
                 verdict = _turn_result(run, job, finished, process_exit)
+                if (refusal := requests.refused_model_request) is not None and run.agent.external is not None:
+                    verdict = error_result(run, refusal)  # Whatever the program made of it.
+                if run.agent.external is not None:
+                    record_reply(run, verdict)
             except ProtocolError as error:
                 if running.is_adopted and isinstance(
                     job, SandboxedConversation
@@ -397,7 +414,7 @@ async def _start_sandbox(
     if at.replay is not None:
         sandbox = await adopt_sandbox(run, spec, at.backend, at.replay)
     else:
-        sandbox = await start_sandbox(at.backend.start(spec))
+        sandbox = await start_sandbox(start_with_clone(run, spec, at.backend))
     running = RunningSandbox(sandbox, GuestChannel(requests, run.context.clock), is_adopted=at.replay is not None)
     freeze = ProcessFreeze(run, sandbox, running.channel, lambda: requests.will_give_up)
     pause = FunctionPause(run, requests.call) if run.sandbox.capsule is not None else None
@@ -424,6 +441,7 @@ async def _start_sandbox(
         try:
             await run_shielded(_end(running, run))  # Raises if it was cancelled again meanwhile.
         finally:
+            requests.close()
             run.sandbox.on_process_change()
             is_awaited = running.adoption_data and running.has_exited
             cleanup = _remove_when_recorded(run, sandbox, at) if is_awaited else sandbox.clean_up()

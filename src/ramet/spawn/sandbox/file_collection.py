@@ -12,10 +12,12 @@ from ramet.core.errors import RametError
 from ramet.core.events import Notice
 from ramet.core.outcome import Artifact
 from ramet.isolation.contract import Sandbox
+from ramet.isolation.git.clone import CLONE_FOLDER
 from ramet.isolation.masking.secret_forms import mask_text
 from ramet.isolation.workspace.artifacts import collect
 from ramet.spawn.masking import masked_text, secret_forms
 from ramet.spawn.run import Run
+from ramet.wire.external_program import HOME_FOLDER
 
 
 class CollectedFiles(NamedTuple):
@@ -43,7 +45,7 @@ async def collect_artifacts(run: Run) -> CollectedFiles:
         if _is_empty(folder.workspace):
             return CollectedFiles(())
         collected = await asyncio.to_thread(
-            collect, folder.workspace, folder.artifacts, max_bytes=grant.max_output_bytes
+            collect, folder.workspace, folder.artifacts, max_bytes=grant.max_output_bytes, skipped=_skipped(run)
         )
     except RametError as refusal:
         return CollectedFiles((), refusal)
@@ -53,6 +55,12 @@ async def collect_artifacts(run: Run) -> CollectedFiles:
     for name in (*collected.refused_lines, *(each.name for each in revealing)):
         run.context.emit(Notice, text=f"an artifact was refused: {masked_text(run, name)}")
     return CollectedFiles(tuple(each for each in collected.artifacts if each not in revealing))
+
+
+def _skipped(run: Run) -> tuple[str, ...]:
+    """Return the names in the workspace that are no results: the home of a program of another maker, and a clone."""
+    home = (HOME_FOLDER,) if run.agent.external is not None else ()
+    return (*home, CLONE_FOLDER) if run.sandbox.clone is not None else home
 
 
 def _remove(artifacts: Sequence[Artifact]) -> None:

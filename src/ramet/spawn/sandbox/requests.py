@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from ramet.agent.definition import Agent
-from ramet.core.errors import InvalidValue, ProtocolError, RametError, Unknown
+from ramet.core.errors import BudgetExceeded, InvalidValue, ProtocolError, RametError, Unknown
 from ramet.core.events import Notice
 from ramet.core.ids import CallId, StepId, checked_name, safe_name
 from ramet.core.outcome import EXIT_CODES, ErrorInfo, Result, Status
@@ -22,7 +21,8 @@ from ramet.spawn.run import Run
 from ramet.spawn.sandbox.channel import GuestChannel, LargeReply, Reply
 from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS, IntentionGate
-from ramet.spawn.sandbox.outbound import FileBody, open_body
+from ramet.spawn.sandbox.outbound import FileBody, open_artifact, open_body
+from ramet.spawn.sandbox.program_requests import ProgramRequests
 from ramet.tools.context import CurrentCall, Tree, current_call
 from ramet.tools.spawn_request import SpawnHandle, SpawnRequest
 from ramet.wire.code.capsule import PackedCall
@@ -38,11 +38,12 @@ MAX_TEXT = 100_000
 #: Limits for an ended child: characters of each text, and number of files. In JSON a character may take six bytes, and
 #: the control part of a frame holds 1 MiB.
 MAX_SAID, MAX_FILES = 20_000, 200
+MAX_DEFINITIONS = 100  #: agents in a listing of those that may be spawned
 MAX_REF = 64 * 200  #: characters of a handle
 #: Bytes that a guest may record before it waits until all of them are on disk.
 MAX_UNSETTLED = 1024 * 1024
 MAX_NOTE = 2_000  #: characters of a guest's note
-_OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+REPORT_BYTES = 2_000  #: as which a report of a program counts among what is not on disk yet
 
 
 class ChildHandle(SpawnHandle, Protocol):
@@ -62,6 +63,7 @@ class GuestRequests:
         self._watched_runs = set[str]()  #: children whose end must be reported to the guest
         self._unsettled_bytes = 0  #: bytes that the guest recorded and that are not on disk yet
         self._forwarded = ForwardedRequests(run)
+        self._program = ProgramRequests(run) if run.agent.external is not None else None
         self._intention_gate = IntentionGate(run, step) if conversation is None else None  #: for functions only
         self.channel: GuestChannel | None = None
         self.sandbox = ""  #: globally unique id of the sandbox, if it can outlive its kernel
@@ -71,6 +73,7 @@ class GuestRequests:
             guest_to_host.Send: self._send,
             guest_to_host.Output: self._output,
             guest_to_host.ListRuns: self._list,
+            guest_to_host.ListDefinitions: self._list_definitions,
             guest_to_host.CreateAgent: self._create_agent,
             guest_to_host.PerformTask: self._perform_task,
             guest_to_host.UseState: self._use_state,
@@ -82,6 +85,8 @@ class GuestRequests:
             guest_to_host.ProposeCall: self._intend,
             guest_to_host.FireHook: self._fire_hook,
             guest_to_host.ForwardRequest: self._forward,
+            guest_to_host.StartToolCall: self._start_call,
+            guest_to_host.AskPermission: self._ask_permission,
         }
 
     def adopt(self, replay: RunReplay) -> None:
@@ -143,6 +148,8 @@ class GuestRequests:
                 self._forwarded.update_window(message)
             case guest_to_host.ResetStream():
                 self._forwarded.reset(message)
+            case _ if self._program is not None and self._program.receive(message):
+                self._unsettled_bytes += REPORT_BYTES
             case _:
                 raise ProtocolError(f"{type(message).__name__} is not expected here")
 
@@ -225,6 +232,7 @@ class GuestRequests:
             error=result.error,
             partial=result.partial[:MAX_SAID],
             artifacts=tuple(each.without_path() for each in result.files[:MAX_FILES]),
+            changes=result.artifacts if result.branch else (),
             usage=result.usage_subtree,
             stdout=result.stdout[-MAX_SAID:],
             stderr=result.stderr[-MAX_SAID:],
@@ -256,14 +264,19 @@ class GuestRequests:
         text = await self._tree.output(self._run.context, target, block=False, timeout_s=0.0)
         return Reply(answer_data.Text(text=text[:MAX_TEXT]))
 
-    async def _list(self, _request: guest_to_host.ListRuns, _: bytes) -> LargeReply:
-        return LargeReply(self._runs_reply)
+    async def _list(self, request: guest_to_host.ListRuns, _: bytes) -> LargeReply:
+        return LargeReply(lambda: self._runs_reply(request.below))
 
-    async def _runs_reply(self) -> Reply:
-        views = await self._tree.list_runs(self._run.context)
+    async def _runs_reply(self, below: bool) -> Reply:
+        views = await self._tree.list_runs(self._run.context, below=below)
         names = answer_data.RunSummary.__struct_fields__
         summaries = (answer_data.RunSummary(**{name: getattr(each, name) for name in names}) for each in views[:1_000])
         return Reply(answer_data.Runs(runs=tuple(summaries)))
+
+    async def _list_definitions(self, _request: guest_to_host.ListDefinitions, _: bytes) -> Reply:
+        spawnable = list(self._tree.spawnable(self._run.context).items())[:MAX_DEFINITIONS]
+        summaries = (answer_data.DefinitionSummary(name=name, description=text[:1_000]) for name, text in spawnable)
+        return Reply(answer_data.Definitions(definitions=tuple(summaries)))
 
     async def _create_agent(self, _request: guest_to_host.CreateAgent, body: bytes) -> Reply:
         entry = json_object(body, "recipe", max_bytes=MAX_BYTES)
@@ -307,7 +320,7 @@ class GuestRequests:
         path = artifact.path
 
         async def read() -> Reply:
-            body = await open_body(lambda: _artifact(path))
+            body = await open_body(lambda: open_artifact(path))
             if body is None:
                 raise Unknown("artifact", request.name)
             return Reply(None, body)
@@ -344,6 +357,30 @@ class GuestRequests:
         await self._forwarded.forward(request, body, self.channel.send)
         return Reply()
 
+    # ---- requests of a program of another maker
+
+    def _require_program(self) -> ProgramRequests:
+        if self._program is None:
+            raise ProtocolError("this run is no program of another maker")
+        return self._program
+
+    async def _start_call(self, request: guest_to_host.StartToolCall, _: bytes) -> Reply:
+        await self._require_program().start_call(request)
+        return Reply()
+
+    async def _ask_permission(self, request: guest_to_host.AskPermission, _: bytes) -> Reply:
+        return Reply(await self._require_program().ask_permission(request))
+
+    @property
+    def refused_model_request(self) -> BudgetExceeded | None:
+        """The refusal of the newest forwarded model request, if a limit refused it."""
+        return self._forwarded.refusal
+
+    def close(self) -> None:
+        """Record the end of what a program left open. Idempotent."""
+        if self._program is not None:
+            self._program.close()
+
     # ---- requests of a conversation
 
     def _require_conversation(self) -> SandboxedConversation:
@@ -376,13 +413,7 @@ def _precedes_call(request: Request) -> bool:
     """Return whether a tool call of the guest may begin with the answer."""
     if isinstance(request, guest_to_host.FireHook):
         return request.event == "PreToolUse"
-    return isinstance(request, guest_to_host.Approve | guest_to_host.ProposeCall)
-
-
-def _artifact(path: str) -> FileBody | None:
-    """Open the host's copy of a child's file; return None if it does not exist any more."""
-    try:
-        fd = os.open(path, _OPEN_FLAGS)
-    except OSError:
-        return None
-    return FileBody(fd=fd, offset=0, size=os.fstat(fd).st_size)
+    return isinstance(
+        request,
+        guest_to_host.Approve | guest_to_host.ProposeCall | guest_to_host.StartToolCall | guest_to_host.AskPermission,
+    )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import itertools
 import logging
 import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,6 +15,9 @@ from ramet.concurrency.mailbox import Mail
 from ramet.core.errors import Unknown
 from ramet.core.events import FolderLost, MailPushed
 from ramet.core.policy.rights import IMPORTS
+from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
+from ramet.isolation.git.clone import CLONE_ENV, create
+from ramet.isolation.linux.beneath import open_without_links
 from ramet.spawn.ports import Placement
 from ramet.spawn.run import Run
 
@@ -20,6 +26,11 @@ _log = logging.getLogger("ramet.run_folder")
 _FOLDER_LOST_NOTE = (
     "(From the host: the workspace of your sandbox was lost, because its folder no longer exists. "
     "The files that you wrote there are lost, and you continue in an empty folder.)"
+)
+#: The same for an agent that works in a clone.
+_CLONE_LOST_NOTE = (
+    "(From the host: the workspace of your sandbox was lost, because its folder no longer exists. The files and "
+    "commits that you made there are lost, and you continue in a new clone of the repository.)"
 )
 
 
@@ -70,11 +81,42 @@ def report_lost_folder(run: Run) -> None:
     run.sandbox.is_folder_lost = False
     if run.agent.function is not None:
         return
+    text = _FOLDER_LOST_NOTE if run.sandbox.clone is None else _CLONE_LOST_NOTE
     for number in itertools.count(1):
-        mail = Mail(id=f"folder:{run.info.id}:{number}", sender="", text=_FOLDER_LOST_NOTE, kind="note")
+        mail = Mail(id=f"folder:{run.info.id}:{number}", sender="", text=text, kind="note")
         if run.context.mailbox.push(mail):  # Otherwise it was lost, and reported, before.
             run.context.emit(MailPushed, mail_id=mail.id, sender=mail.sender, kind=mail.kind, text=mail.text)
             return
+
+
+async def start_with_clone(run: Run, spec: SandboxSpec, backend: Backend) -> Sandbox:
+    """Start a sandbox; if its run has a clone, in the clone, which is made first unless it is there.
+
+    Raises as `Backend.start`, and NoWorktree if the clone cannot be made.
+    """
+    clone = run.sandbox.clone
+    if clone is None:
+        return await backend.start(spec)
+    max_bytes, abort = spec.grant.workspace_size_mb << 20, run.context.abort
+    await create(clone, spec.workspace, owner=backend.owner, max_bytes=max_bytes, abort=abort)
+    run.worktree = clone  # From now on its end leaves the clone.
+    cwd, env = spec.cwd, {**CLONE_ENV, **spec.env}
+    if run.agent.external is None:  # A program enters its folder itself.
+        has_cwd = await asyncio.to_thread(lambda: _is_folder(clone.cwd(spec.workspace.resolve())))
+        cwd = clone.cwd(spec.workspace) if has_cwd else None
+    return await backend.start(dataclasses.replace(spec, cwd=cwd, env=env))
+
+
+def _is_folder(path: Path) -> bool:
+    """Return whether a run left a folder in its place: a process must not begin where a link leads."""
+    try:
+        handle = open_without_links(str(path))
+    except OSError:
+        return False
+    try:
+        return stat.S_ISDIR(os.fstat(handle).st_mode)
+    finally:
+        os.close(handle)
 
 
 def with_import_path(env: Mapping[str, str], import_dir: Path | None) -> Mapping[str, str]:

@@ -43,6 +43,7 @@ _LIGHT: Final = (
     "ramet.concurrency",
     "ramet.core",
     "ramet.guest.client",
+    "ramet.guest.external",
     "ramet.services.agent_types.function.invoke",
     "ramet.sub_agent_client",
     "ramet.tools.context",

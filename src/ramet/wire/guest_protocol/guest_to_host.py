@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Struct
 
+from ramet.core.events import PlanStep
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.policy import Policy
 
@@ -85,6 +86,12 @@ class Output(Request, frozen=True, kw_only=True, tag="output"):
 
 class ListRuns(Request, frozen=True, kw_only=True, tag="list_runs"):
     """List the runs of the tree; answered with `Runs`."""
+
+    below: bool = False  #: only this run, and the runs below it
+
+
+class ListDefinitions(Request, frozen=True, kw_only=True, tag="list_definitions"):
+    """List the agents that this run may spawn by name; answered with `Definitions`."""
 
 
 class CreateAgent(Request, frozen=True, kw_only=True, tag="create_agent"):
@@ -211,6 +218,56 @@ class ResetStream(GuestMessage, frozen=True, kw_only=True, tag="reset_stream"):
     request: Count
 
 
+class StartToolCall(Request, frozen=True, kw_only=True, tag="start_tool_call"):
+    """Begin a tool call of a program with its own loop; answered without data, or refused at a limit."""
+
+    call_id: Line
+    tool: Line
+    args: dict[str, Any] = {}
+
+
+class AskPermission(Request, frozen=True, kw_only=True, tag="ask_permission"):
+    """Ask whether a program may do a call; answered with `ApprovalReply`."""
+
+    call_id: Line
+    tool: Line
+    args: dict[str, Any] = {}
+
+
+class EndToolCall(GuestMessage, frozen=True, kw_only=True, tag="end_tool_call"):
+    """End a tool call of a program."""
+
+    call_id: Line
+    status: Literal["ok", "error", "denied", "cancelled"]
+    preview: Line = ""
+
+
+class ReportPlan(GuestMessage, frozen=True, kw_only=True, tag="report_plan"):
+    """Report the plan of a program, in place of the one before."""
+
+    steps: Annotated[tuple[PlanStep, ...], msgspec.Meta(max_length=100)]
+
+
+class ReportSubAgent(GuestMessage, frozen=True, kw_only=True, tag="report_sub_agent"):
+    """Report an agent that a program runs by itself, in the same sandbox."""
+
+    sub_agent: Line  #: its id with the program
+    title: Line = ""
+    state: Literal["running", "completed", "failed", "cancelled"]
+
+
+class ReportText(GuestMessage, frozen=True, kw_only=True, tag="report_text"):
+    """Pass on a part of a program's reply: provisional."""
+
+    text: str
+
+
+class AcceptMail(GuestMessage, frozen=True, kw_only=True, tag="accept_mail"):
+    """Confirm that a program gets a mail as its next prompt."""
+
+    mail_id: Line
+
+
 class Record(GuestMessage, frozen=True, kw_only=True, tag="record"):
     """Record an event of this run (`ramet.core.events`), in order. Body: its JSON; the host adds the run's identity.
 
@@ -244,6 +301,7 @@ FromGuest = (
     | Send
     | Output
     | ListRuns
+    | ListDefinitions
     | CreateAgent
     | PerformTask
     | UseState
@@ -257,6 +315,13 @@ FromGuest = (
     | ForwardRequest
     | WindowUpdate
     | ResetStream
+    | StartToolCall
+    | AskPermission
+    | EndToolCall
+    | ReportPlan
+    | ReportSubAgent
+    | ReportText
+    | AcceptMail
     | Record
     | Note
     | Done

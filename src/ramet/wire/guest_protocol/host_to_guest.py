@@ -97,6 +97,7 @@ class ChildEnded(HostMessage, frozen=True, kw_only=True, tag="ended"):
     error: ErrorInfo | None = None
     partial: str = ""
     artifacts: tuple[Artifact, ...] = ()
+    changes: tuple[str, ...] = ()  #: of a child in a clone: its branch, and how much that changed
     usage: Usage = Usage()
     stdout: str = ""
     stderr: str = ""

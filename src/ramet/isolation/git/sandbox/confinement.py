@@ -36,7 +36,8 @@ def seal(request: Request, *, is_apart: bool) -> None:
     """Give up all rights except those that the request names, permanently. Raises OSError."""
     # The kernel counts processes per user namespace: elsewhere the limit would count those of the whole machine.
     nproc = _NPROC if is_apart and not _is_root() else None
-    rlimits.apply(nproc=nproc, nofile=_NOFILE, data=_DATA, fsize=_FILE, cpu=request.cpu_s, msgqueue=0)
+    fsize = _FILE if request.file_bytes is None else min(_FILE, request.file_bytes)
+    rlimits.apply(nproc=nproc, nofile=_NOFILE, data=_DATA, fsize=fsize, cpu=request.cpu_s, msgqueue=0)
     become(request.uid, request.gid)
     caps.drop_all()
     calls.set_no_new_privs()

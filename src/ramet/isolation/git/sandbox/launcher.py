@@ -96,11 +96,15 @@ def _run(request: Request) -> NoReturn:
 
 
 def _spawn(program: str, command: Command, env: dict[str, str]) -> int:
-    """Start a command. Its input is short: it fits into a pipe."""
+    """Start a command. An input that is no file is short: it fits into a pipe."""
     read_end, write_end = os.pipe()
-    os.write(write_end, command.stdin.encode()[:_PIPE])
+    os.write(write_end, command.stdin.encode(errors="surrogateescape")[:_PIPE])
     os.close(write_end)
-    actions = [(os.POSIX_SPAWN_DUP2, read_end, 0)]
+    actions: list[tuple[object, ...]] = [(os.POSIX_SPAWN_DUP2, read_end, 0)]
+    if command.stdin_file:
+        actions.append((os.POSIX_SPAWN_OPEN, 0, command.stdin_file, os.O_RDONLY | os.O_NOFOLLOW, 0))
+    if command.stdout_file:
+        actions.append((os.POSIX_SPAWN_OPEN, 1, command.stdout_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o444))
     pid = os.posix_spawn(program, [program, *command.args], env, file_actions=actions)
     os.close(read_end)
     return pid

@@ -34,10 +34,12 @@ class HiddenFolder(NamedTuple):
 
 
 class Command(NamedTuple):
-    """A git command, and its standard input."""
+    """A git command, and its standard input: a text, or a file that the sandbox shows. Its output may be a new file."""
 
     args: tuple[str, ...]
     stdin: str = ""
+    stdin_file: str = ""
+    stdout_file: str = ""
 
 
 class Request(NamedTuple):
@@ -51,6 +53,7 @@ class Request(NamedTuple):
     gid: int
     parent: int  #: pid of the host
     cpu_s: int
+    file_bytes: int | None  #: of one file that git writes; None sets no further limit
     write: tuple[Folder, ...]
     read: tuple[str, ...]
     execute: tuple[str, ...]
@@ -67,7 +70,7 @@ class Request(NamedTuple):
         """Read one request, and no byte after it. Raises ValueError if the input ends early."""
         request = cls(*json.loads(_exactly(fd, int(_exactly(fd, _HEAD)))))
         return request._replace(
-            commands=tuple(Command(tuple(args), stdin) for args, stdin in request.commands),
+            commands=tuple(Command(tuple(args), *stdin) for args, *stdin in request.commands),
             write=tuple(Folder(*each) for each in request.write),
             read=tuple(request.read),
             execute=tuple(request.execute),

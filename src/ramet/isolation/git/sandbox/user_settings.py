@@ -34,6 +34,9 @@ class UserSettings(NamedTuple):
     files: tuple[str, ...]
 
 
+NONE = UserSettings((), ())
+
+
 def parse_settings(output: str, environ: Mapping[str, str]) -> UserSettings:
     """Return the needed settings from the output of `COMMAND`."""
     settings = [setting for _, setting in options.parse_settings(output) if _NEEDED.match(setting.key)]

@@ -1,0 +1,1 @@
+"""Agents that are programs of other makers: what each needs, as data."""

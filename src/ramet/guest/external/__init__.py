@@ -1,0 +1,1 @@
+"""Programs of other makers inside a sandbox: started, spoken to in their protocol, and ended."""

@@ -1,0 +1,1 @@
+"""Programs of other makers on this machine: where they are, and how each is configured to work in a sandbox."""
