@@ -35,7 +35,7 @@ class SandboxSpec:
     run: str  #: the run's id, for names of folders and cgroups
     grant: Grant
     workspace: pathlib.Path  #: the run's own folder on the host: its working directory, writable
-    #: its working directory, if that is not the workspace: one of `readonly_mounts` or below
+    #: its working directory, if that is not the workspace: one of its mounts or below
     cwd: pathlib.Path | None = None
     image: Image = "bare"
     #: Called inside with the channel's socket, after the last gate; its return value is the exit status.

@@ -142,6 +142,8 @@ class Confinement(NamedTuple):
             rules.enforce()
             rules.close()
         if self.programs:
+            if assignment.writable:
+                seccomp.install(seccomp.plain_modes_program())
             seccomp.install(self.programs[has_network, assignment.has_unmapped_memory])
 
     def forbid_unix_sockets(self) -> None:
@@ -158,13 +160,14 @@ class Confinement(NamedTuple):
         """Grant each mount at its place in the host's root, or where it was put back over a folder in memory."""
         for path, source in assignment.mounts.items():
             if self.config.mode == "bwrap":
-                rules.grant(execute=(path,))
+                is_writable = path in assignment.writable
+                rules.grant(execute=() if is_writable else (path,), edit=(path,) if is_writable else ())
                 continue
             try:
                 fd = open_without_links(source)
             except FileNotFoundError:
                 fd = open_without_links(path)
-            rules.grant_opened(fd)
+            rules.grant_opened(fd, is_writable=path in assignment.writable)
             os.close(fd)
 
     def _nproc(self, assignment: Assignment) -> int | None:

@@ -232,7 +232,10 @@ class KubernetesBackend:
     def _check(self, spec: SandboxSpec) -> None:
         """Reject an invalid spec before anything is created. Raises InvalidValue, SandboxFailed."""
         runs = str(self._runs)
-        workspace, mounts, _ = paths_of(spec, runs)
+        if spec.grant.writable_mounts:
+            accepted = "nothing in a pod: its folders are copies"
+            raise InvalidValue("writable_mounts", list(spec.grant.writable_mounts), accepted)
+        workspace, mounts, *_ = paths_of(spec, runs)
         if not spec.workspace.is_dir():
             raise InvalidValue("workspace", str(spec.workspace), f"a folder below {runs}")
         real = Path(os.path.realpath(runs))

@@ -263,7 +263,7 @@ async def _run_attempt(
         raise DefinitionMissing("variable", ", ".join(run.sandbox.missing_variables))
     run.sandbox.output = SandboxOutput()
     run.turn.spawn_requests.clear()
-    async with placement.observing(run.context, grant) as proxy:
+    async with placement.observing(run.context, grant, run.sandbox.mount_roots) as proxy:
         spec = SandboxSpec(
             run=run.info.id,
             grant=grant,
