@@ -48,6 +48,8 @@ def mcp_tool(name: str, server: str, tool: str) -> str:
     """Return what a program calls a tool of an MCP server."""
     return {
         "claude-agent-acp": f"mcp__{server}__{tool}",
+        "claude-code": f"mcp__{server}__{tool}",
+        "codex": f"mcp__{server}/{tool}",
         "codex-acp": f"mcp__{server}/{tool}",  # a tool in a namespace
         "gemini-cli": f"mcp_{server}_{tool}",
         "opencode": f"{server}_{tool}",

@@ -34,7 +34,7 @@ AGENTS = {
     "claude-agent-acp": ("claude-code", "anthropic:claude-sonnet-5-5"),
     "codex-acp": ("codex", "openai:gpt-5.5"),
     "gemini-cli": ("gemini", "google_genai:gemini-2.5-pro"),
-    "opencode": ("opencode", "openai:gpt-5.5"),
+    "opencode": ("opencode", "anthropic:claude-sonnet-5-5"),  # to one of OpenAI it offers no `write`
 }
 
 pytestmark = pytest.mark.usefixtures("host_key")
@@ -155,8 +155,13 @@ async def test_a_limit_of_n_is_n_requests_of_a_model(
 
 
 def memory_of(pid: int) -> Iterator[bytes]:
-    """Yield the writable memory of a process, and its environment."""
-    yield Path(f"/proc/{pid}/environ").read_bytes()
+    """Yield the environment of a process and its writable memory, until the process ends."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        yield Path(f"/proc/{pid}/environ").read_bytes()
+        yield from _writable_memory(pid)
+
+
+def _writable_memory(pid: int) -> Iterator[bytes]:
     maps = Path(f"/proc/{pid}/maps").read_text()
     with Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
         for start, end in re.findall(r"^([0-9a-f]+)-([0-9a-f]+) rw", maps, re.M):
@@ -184,7 +189,7 @@ async def test_no_key_of_the_host_is_inside_and_a_stop_in_the_middle_leaves_no_p
         result = await handle.result()
         await server.client_left.wait()
 
-    assert len(processes) > 2, "the first one of the sandbox, the driver, and the program"
+    assert len(processes) >= 2, "the driver and the program"
     assert (holders, files) == ([], [])
     assert result.status is Status.CANCELLED
     await eventually(lambda: not any(each.is_running() for each in processes))

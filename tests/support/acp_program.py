@@ -9,6 +9,7 @@ The prompt is its script: a JSON array of steps, done in order. Each is an array
     ["model", TEXT]                   it asks a model of Anthropic; the reply is that of the model, or the status
     ["plan", [TEXT, …]]               ["sub_agent", ID, TITLE, STATE]
     ["write", PATH, TEXT]             ["environ", NAME]               ["remember", TEXT]              ["recall"]
+    ["tool", NAME, ARGS]              it calls a tool of the session's MCP server; the reply is what that answers
     ["wait", PATH]                    until a file is there           ["hang"]                        ["exit", STATUS]
     ["stop", REASON]                  the turn ends with it
 
@@ -30,6 +31,7 @@ from typing import Any, NoReturn
 Json = dict[str, Any]
 ids = count()
 HOME = pathlib.Path(os.environ["HOME"])
+servers: dict[str, list[Json]] = {}  #: of MCP, by session
 
 
 def send(message: Json) -> None:
@@ -90,6 +92,19 @@ def model(text: str) -> str:
         return str(error.code)
 
 
+def call_tool(session: str, name: str, args: Json) -> str:
+    """Call a tool of the first MCP server of a session; return its text, or the error."""
+    if not servers[session]:
+        return "no tools"
+    [server] = servers[session]
+    headers = {each["name"]: each["value"] for each in server["headers"]}
+    message = {"jsonrpc": "2.0", "id": next(ids), "method": "tools/call", "params": {"name": name, "arguments": args}}
+    sent = {"content-type": "application/json", **headers}
+    with urllib.request.urlopen(urllib.request.Request(server["url"], json.dumps(message).encode(), sent)) as reply:
+        answer = json.load(reply)
+    return str(answer["result"]["content"][0]["text"] if "result" in answer else answer["error"]["message"])
+
+
 def play(session: str, script: list[Any]) -> str:
     """Do the steps; return how the turn ends."""
     for step in script:
@@ -105,6 +120,8 @@ def play(session: str, script: list[Any]) -> str:
                 update(session, sessionUpdate="tool_call_update", toolCallId=id, status=status)
             case ["model", text]:
                 say(session, model(text))
+            case ["tool", name, args]:
+                say(session, call_tool(session, name, args))
             case ["plan", texts]:
                 entries = [{"content": each, "priority": "high", "status": "pending"} for each in texts]
                 update(session, sessionUpdate="plan", entries=entries)
@@ -146,6 +163,7 @@ def main() -> NoReturn:
             case "session/new":
                 session = f"session-{time.time_ns()}"
                 (HOME / session).write_text("")
+                servers[session] = params["mcpServers"]
                 result = {"sessionId": session}
             case "session/load":
                 if not (HOME / params["sessionId"]).exists():
@@ -154,7 +172,9 @@ def main() -> NoReturn:
                 result = None
             case "session/prompt":
                 text = "".join(each["text"] for each in params["prompt"])
-                result = {"stopReason": play(params["sessionId"], json.loads(text[text.index("[") :]))}
+                result = {
+                    "stopReason": play(params["sessionId"], json.JSONDecoder().raw_decode(text, text.index('[["'))[0])
+                }
             case _:
                 continue
         send({"id": number, "result": result})

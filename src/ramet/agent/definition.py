@@ -136,6 +136,11 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
         if self.scope not in PRECEDENCE:
             raise InvalidValue("scope", self.scope, " or ".join(PRECEDENCE))
 
+    @property
+    def takes_prompt(self) -> bool:
+        """True if prompts are its input: it has a model, or is a program of another maker. A function has arguments."""
+        return self.function is None or self.external is not None
+
     def _set_external(self, external: External) -> None:
         if self.function is not None and not isinstance(self.function, ExternalFunction):
             raise InvalidValue("external", external.preset or external.command[0], "None for an agent with a function")

@@ -161,8 +161,8 @@ class ChannelTree:
         answer = await self._link.ask(guest_to_host.Output, target=target, block=block, timeout_s=timeout_s)
         return answer.as_(answer_data.Text).text
 
-    async def list_runs(self, asker: ToolUseContext) -> Sequence[RunView]:
-        answer = await self._link.ask(guest_to_host.ListRuns)
+    async def list_runs(self, asker: ToolUseContext, *, below: bool = False) -> Sequence[RunView]:
+        answer = await self._link.ask(guest_to_host.ListRuns, below=below)
         return [RunView(**msgspec.structs.asdict(run)) for run in answer.as_(answer_data.Runs).runs]
 
     async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> CreationReceipt:

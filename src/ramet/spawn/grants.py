@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from ramet.agent.adopted.mark import AdoptedFunction
 from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
@@ -179,7 +181,8 @@ def capsule_of(
     if program is not None and services.programs is not None:
         if request.args or request.kwargs:
             raise InvalidValue("args", agent.name, "none: a program of another maker gets a prompt")
-        return pack(services.programs.run, (program.start,))
+        may_spawn = grant is not None and grant.allow_sub_agents
+        return pack(services.programs.run, (structs.replace(program.start, tree_tools=may_spawn),))
     if grant is None or agent.function is None:
         return None
     if isinstance(agent.function, AdoptedFunction):

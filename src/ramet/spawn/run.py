@@ -326,8 +326,8 @@ class Run:
 
     @property
     def can_continue(self) -> bool:
-        """True if the run can have another turn: it lives, or is a conversation that mail can resume."""
-        return self.is_living or (self.state is State.ENDED and self.agent.function is None)
+        """True if the run can have another turn: it lives, or takes prompts, so that mail can resume it."""
+        return self.is_living or (self.state is State.ENDED and self.agent.takes_prompt)
 
     def reactivate(self) -> None:
         """Clear the last end: the run lives again."""

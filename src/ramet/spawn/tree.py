@@ -144,9 +144,9 @@ class RunTree:
         partial = Result(status=Status.COMPLETED, value=partial_text(run) or "(nothing yet)")
         return f"status: {run.state}\n{report(partial, name=run.name)}"
 
-    async def list_runs(self, asker: ToolUseContext) -> Sequence[RunView]:
-        """Return all runs of the tree, in order of path."""
-        return self.views()
+    async def list_runs(self, asker: ToolUseContext, *, below: bool = False) -> Sequence[RunView]:
+        """Return the runs of the tree, in order of path; with `below`, only the asker and the runs below it."""
+        return self.views(self._run_of(asker) if below else None)
 
     async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> CreationReceipt:
         """Create an agent from a recipe.
@@ -195,9 +195,10 @@ class RunTree:
             raise Denied("state", "this runtime does not store states of agents")
         return memory
 
-    def views(self) -> Sequence[RunView]:
-        """Return all runs of the tree, in order of path, for its owner."""
-        return sorted(map(view_of, self.register.runs.values()), key=lambda view: view.path)
+    def views(self, top: Run | None = None) -> Sequence[RunView]:
+        """Return all runs of the tree, or this run and the runs below it, in order of path."""
+        runs = (each for each in self.register.runs.values() if top is None or each is top or each.is_below(top))
+        return sorted(map(view_of, runs), key=lambda view: view.path)
 
     def _run_of(self, context: ToolUseContext) -> Run:
         return self.register.runs[context.run.id]

@@ -86,8 +86,8 @@ class Tree(Protocol):
     async def output(self, asker: ToolUseContext, target: str, *, block: bool, timeout_s: float) -> str:
         """Return the findings of a descendant of the asker; with `block`, wait at most `timeout_s` for its end."""
 
-    async def list_runs(self, asker: ToolUseContext) -> Sequence[RunView]:
-        """Return the living and finished runs of the tree."""
+    async def list_runs(self, asker: ToolUseContext, *, below: bool = False) -> Sequence[RunView]:
+        """Return the living and finished runs of the tree; with `below`, only the asker and the runs below it."""
 
     async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> CreationReceipt:
         """Record an agent, given as a registry entry, without capabilities that its creator lacks.

@@ -14,13 +14,16 @@ PermissionMode = Literal["ask", "allow"]
 PERMISSION_MODES: Final[tuple[PermissionMode, ...]] = ("ask", "allow")
 #: The folder of the workspace that is a program's home: its configuration and its sessions, no files of its work.
 HOME_FOLDER: Final = ".home"
+#: The name of the MCP server by which a program starts agents itself: programs put it before the names of the tools.
+TREE_SERVER: Final = "ramet"
 
 
 class ProgramStart(Struct, frozen=True, kw_only=True):
     """A program, ready to start, and the prompt of its turn.
 
     In `command`, `env` and `files`, `${anthropic_url}`, `${openai_url}`, `${google_url}` and `${key}` stand for the
-    address and the key of the sandbox's endpoint for models, `${prompt}` for the prompt, `${home}` for its home.
+    address and the key of the sandbox's endpoint for models, `${mcp_url}` for the tools of the tree, if it has them,
+    and `${home}` for its home; in `command`, `${prompt}` stands for the prompt of a program that does not speak ACP.
     """
 
     command: tuple[str, ...]
@@ -31,4 +34,4 @@ class ProgramStart(Struct, frozen=True, kw_only=True):
     files: dict[str, str] = {}  #: texts of files, by path below its home
     cwd: str = ""  #: below the workspace
     permission_mode: PermissionMode = "ask"
-    tree_tools: bool = False  #: it may start agents itself, by an MCP server
+    tree_tools: bool = False  #: it gets the MCP server; over ACP with its session, else it reads `${mcp_url}`

@@ -193,3 +193,24 @@ async def test_a_model_chooses_it_as_a_type(runtime: ramet.AgentRuntime, tmp_pat
 
     assert result.value == "It says: written", result.error
     assert result.usage_subtree.tool_calls == 1
+
+
+async def test_mail_of_a_parent_is_a_further_prompt_of_a_child_that_has_ended(
+    runtime: ramet.AgentRuntime, tmp_path: pathlib.Path
+) -> None:
+    """`SendMessage` to it begins another turn in its session; the prompts and replies are on record."""
+    ask, recall = script(["remember", "sorrel"], ["say", "noted"]), script(["recall"])
+    model = ramet.ScriptedModel(
+        [
+            Call("Agent", {"subagent_type": "coder", "description": "note", "prompt": ask, "name": "clerk"}),
+            Call("SendMessage", {"to": "clerk", "message": recall}),
+            Call("TaskOutput", {"task_id": "clerk", "block": True, "timeout": 300}),
+            "done",
+        ]
+    )
+    async with ramet.Session(model, agents=[scripted(description="notes")], cwd=tmp_path, runtime=runtime) as session:
+        result = await session.ask("please")
+        messages = str([message.content for message in session.messages])
+
+    assert result.value == "done", result.error
+    assert "sorrel" in messages.rpartition("continues with your message")[2]

@@ -119,7 +119,7 @@ class Graph(Composition):
             return output
         if node.output is not None:
             output = {node.output: output}
-        elif node.agent.function is None:
+        elif node.agent.takes_prompt:
             output = {node.name: output}
         elif output is None:
             return state

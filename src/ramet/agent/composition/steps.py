@@ -112,7 +112,7 @@ def to_declared_type(step: Agent, value: Any) -> Any:
 
     Raises NotShippable if the value is not data, InvalidValue if it does not fit.
     """
-    if step.function is None:
+    if step.function is None or step.external is not None:
         return value  # Text, or a value checked by its contract.
     returns = None if isinstance(step.function, Composition) else returned_type(step.function)
     return copy_value(value, returns, label="output")
@@ -137,7 +137,7 @@ def as_text(value: Any) -> str:
 
 
 def _input(step: Agent, value: Any) -> tuple[tuple[Any, ...], Mapping[str, Any], str]:
-    if step.function is None:
+    if step.function is None or step.external is not None:
         if isinstance(value, Call):
             raise InvalidValue("input", value.args or dict(value.kwargs), f"one value: {step.name} receives a prompt")
         return (), {}, as_text(value)

@@ -24,8 +24,9 @@ class External(metaclass=KnownFields):
     """A program of another maker, to be run in a sandbox: a known one by name, or any other by its command.
 
     In `command`, `env` and `files`, `${anthropic_url}`, `${openai_url}` and `${google_url}` stand for the addresses at
-    which the program asks its models, `${key}` for the key that it sends there, `${home}` for its home folder, and
-    `${prompt}` for the prompt, unless it speaks the Agent Client Protocol. What is absent comes from the preset.
+    which the program asks its models, `${mcp_url}` for that of its tools to start agents, `${key}` for the key that it
+    sends there, `${home}` for its home folder, and `${prompt}` for the prompt, unless it speaks the Agent Client
+    Protocol. What is absent comes from the preset.
 
     Everything here is recorded, and visible in the sandbox: secrets belong into `Policy.secrets`. Raises InvalidValue.
     """

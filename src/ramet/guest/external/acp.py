@@ -60,7 +60,6 @@ async def drive_acp(
     except RequestFailed as error:
         raise program.failure(f"the program reported an error: {error}") from None
     finally:
-        reading.cancel()
         await run_shielded(client.close(reading))
 
 
@@ -83,6 +82,7 @@ class _Client:
         self.connection = RpcConnection(program.stdout, program.stdin, self)
         self._session = ""
         self._denials: list[Denied] = []  #: of this turn
+        self._stop: object = None  #: the reason for the end of the newest turn
         self._refusal: RametError | None = None  #: the host's: it ends the run
         self._refused = asyncio.Event()
 
@@ -102,10 +102,7 @@ class _Client:
 
     async def close(self, reading: asyncio.Future[None]) -> None:
         """Stop receiving, and report the end of what has not ended."""
-        await asyncio.wait({reading})
-        if not reading.cancelled():
-            reading.exception()  # Every request had it.
-        await self.connection.close()
+        await self.connection.close(reading, self._clock)
         with contextlib.suppress(RametError):  # The run's own error is the one that counts.
             await self._updates.close()
 
@@ -188,7 +185,8 @@ class _Client:
             refused.cancel()
         self.connection.cancel_answers()  # Nobody waits for them any more.
         await self._updates.reply.flush()
-        return self._reply(ended.get("stopReason"))
+        self._stop = ended.get("stopReason")
+        return self._checked_reply()
 
     async def _cancel(self, prompt: asyncio.Future[Any]) -> None:
         """End a turn that has not ended: the program gets a few seconds for it."""
@@ -202,8 +200,8 @@ class _Client:
         if not prompt.cancelled():
             prompt.exception()  # The reason for the end is known.
 
-    def _reply(self, stop: object) -> str:
-        text = self._updates.reply.text
+    def _checked_reply(self) -> str:
+        stop, text = self._stop, self._updates.reply.text
         if stop == "end_turn" and not self._updates.has_failed:
             return text
         if stop == "cancelled" and self._denials:
@@ -212,8 +210,8 @@ class _Client:
         raise self._program.failure(f"the program ended its turn with {reason}" + (f": {text[:2_000]}" if text else ""))
 
     def _refused_call_prompt(self) -> str | None:
-        """Return a prompt about the refused call that ended the turn; None if the program went on after it."""
-        if not self._denials or self._updates.reply.has_newest_text:
+        """Return a prompt about the refused calls that ended the turn; None if the program went on after them."""
+        if not self._denials or (self._stop != "cancelled" and self._updates.reply.has_newest_text):
             return None
         calls = "\n".join(f"- {each}" for each in self._denials[-10:])
         return f"{calls}\nContinue without that, or say why you cannot."

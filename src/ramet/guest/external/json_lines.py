@@ -8,6 +8,7 @@ Lines that are no messages, such as a log, are passed over.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import json
 from collections.abc import Mapping
@@ -15,6 +16,8 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
+from ramet.concurrency.clock import Clock
+from ramet.concurrency.deadline import wait_with_timeout
 from ramet.core.errors import TaskFailed
 
 Json = dict[str, Any]
@@ -24,6 +27,8 @@ MAX_REQUESTS, MAX_UNREAD_BYTES = 32, 2**20
 #: Lines in a row that are no messages.
 MAX_STRAY_LINES: Final = 1_000
 METHOD_NOT_FOUND: Final = -32601
+#: Seconds for the message that is applied when the connection is closed.
+STOP_S: Final = 5.0
 _CHUNK_BYTES: Final = 64 * 1024
 
 
@@ -137,14 +142,17 @@ class RpcConnection:
         self._pending: dict[int, asyncio.Future[Any]] = {}
         self._answers: set[asyncio.Task[None]] = set()
         self._problem: BaseException | None = None
+        self._is_applying = self._is_stopped = False
 
     async def run(self) -> None:
         """Receive messages until the output ends. All requests fail then, with ConnectionClosed or the error."""
         try:
-            while (message := await self._messages.read()) is not None:
+            while not self._is_stopped and (message := await self._messages.read()) is not None:
+                self._is_applying = True
                 await self._receive(message)
                 if not self._messages.has_line:
                     await self._receiver.flush()
+                self._is_applying = False
             self._fail(ConnectionClosed("the program closed its output"))
         except BaseException as problem:
             self._fail(problem if isinstance(problem, Exception) else ConnectionClosed("nothing more is read"))
@@ -174,8 +182,17 @@ class RpcConnection:
         for task in self._answers:
             task.cancel()
 
-    async def close(self) -> None:
-        """Cancel the open answers, and wait for them."""
+    async def close(self, running: asyncio.Future[None], clock: Clock) -> None:
+        """Stop `run` behind the message that it applies, after a few seconds anyway, and cancel the open answers."""
+        self._is_stopped = True
+        if not self._is_applying:
+            running.cancel()
+        with contextlib.suppress(TimeoutError):
+            await wait_with_timeout(asyncio.wait({running}), clock=clock, seconds=STOP_S)
+        running.cancel()
+        await asyncio.wait({running})
+        if not running.cancelled():
+            running.exception()  # Every request had it.
         self.cancel_answers()
         if self._answers:
             await asyncio.wait(self._answers)

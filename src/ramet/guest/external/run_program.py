@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import InvalidValue
@@ -20,9 +20,9 @@ from ramet.guest.external.stream_json import drive_stream_json
 from ramet.guest.external.text import drive_text
 from ramet.guest.models.model_endpoint import ModelEndpoint, model_endpoint
 from ramet.guest.thread_channel import ThreadChannel, stream_channel
-from ramet.wire.external_program import HOME_FOLDER, PROTOCOLS, ProgramStart
+from ramet.wire.external_program import HOME_FOLDER, PROTOCOLS, TREE_SERVER, ProgramStart
 
-_ENDPOINT: Final = ("anthropic_url", "openai_url", "google_url", "key")
+_ENDPOINT: Final = ("anthropic_url", "openai_url", "google_url", "mcp_url", "key")
 _PLACEHOLDER: Final = re.compile(rf"\$\{{({'|'.join(_ENDPOINT)}|home|prompt)\}}")
 #: Variables of the sandbox that a program gets: how it finds commands, and the way out if there is one.
 _INHERITED: Final = ("PATH", "LANG", "USER", "http_proxy", "https_proxy", "all_proxy")
@@ -39,8 +39,8 @@ async def run_program(start: ProgramStart) -> str:
     assert isinstance(channel, ThreadChannel)
     with contextlib.ExitStack() as stack:
         values: dict[str, str] = {}
-        if _names_endpoint(start):
-            values = endpoint_values(stack.enter_context(model_endpoint()))
+        if start.tree_tools or _names_endpoint(start):
+            values = endpoint_values(stack.enter_context(model_endpoint(tree_tools=start.tree_tools)))
         host = ChannelHost(channel)
         stack.callback(host.close)
         return await drive_program(start, host, workspace=Path.cwd(), values=values)
@@ -70,7 +70,8 @@ async def drive_program(
     if start.protocol == "acp":
         command = [_fill(each, values) for each in start.command]
         async with started_program(command, env=env, cwd=cwd, has_input=True) as program:
-            return await drive_acp(start, host, program, cwd=cwd, clock=clock or SystemClock())
+            servers = [tree_server(values)] if start.tree_tools else []
+            return await drive_acp(start, host, program, cwd=cwd, clock=clock or SystemClock(), mcp_servers=servers)
     has_input = not any("${prompt}" in each for each in start.command)
     text, prompt = "", start.prompt or None
     while prompt is not None:
@@ -87,7 +88,14 @@ async def drive_program(
 def endpoint_values(endpoint: ModelEndpoint) -> dict[str, str]:
     """Return the values of the placeholders that stand for an endpoint for models."""
     urls = {f"{wire}_url": endpoint.url(wire) for wire in ("anthropic", "openai", "google")}
-    return {**urls, "key": endpoint.key}
+    tools = {"mcp_url": endpoint.mcp_url} if endpoint.has_tree_tools else {}
+    return {**urls, **tools, "key": endpoint.key}
+
+
+def tree_server(values: Mapping[str, str]) -> dict[str, Any]:
+    """Return the server of the tools of the tree, as a session of the Agent Client Protocol takes it."""
+    authorization = {"name": "Authorization", "value": f"Bearer {values['key']}"}
+    return {"type": "http", "name": TREE_SERVER, "url": values["mcp_url"], "headers": [authorization]}
 
 
 def _names_endpoint(start: ProgramStart) -> bool:

@@ -79,7 +79,9 @@ def _parse_headers(lines: Iterable[str]) -> dict[str, str]:
     return headers
 
 
-async def read_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: RequestHead) -> bytes:
+async def read_body(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: RequestHead, *, max_bytes: int = MAX_BODY_BYTES
+) -> bytes:
     """Read the body of a request, of a known length or in chunks. Raises HttpError."""
     length, encoding = head.headers.get("content-length"), head.headers.get("transfer-encoding")
     if encoding is not None and (length is not None or head.is_1_0 or encoding.lower() != "chunked"):
@@ -88,21 +90,21 @@ async def read_body(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, 
         return b""
     if length is not None and (not length.isascii() or not length.isdigit() or len(length) > 15):
         raise HttpError(400, "content-length: a number is expected")
-    if length is not None and int(length) > MAX_BODY_BYTES:
-        raise HttpError(413, f"the body has more than {MAX_BODY_BYTES} bytes")
+    if length is not None and int(length) > max_bytes:
+        raise HttpError(413, f"the body has more than {max_bytes} bytes")
     if (expected := head.headers.get("expect")) is not None:
         if expected.lower() != "100-continue":
             raise HttpError(417, "expect: only 100-continue is accepted")
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     try:
-        return await reader.readexactly(int(length)) if length is not None else await _read_chunks(reader)
+        return await reader.readexactly(int(length)) if length is not None else await _read_chunks(reader, max_bytes)
     except asyncio.IncompleteReadError:
         raise HttpError(400, "the request ends in its body") from None
     except asyncio.LimitOverrunError:
         raise HttpError(400, "a line between chunks is too long") from None
 
 
-async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
+async def _read_chunks(reader: asyncio.StreamReader, max_bytes: int) -> bytes:
     body = bytearray()
     while True:
         line = await reader.readuntil(b"\r\n")
@@ -110,8 +112,8 @@ async def _read_chunks(reader: asyncio.StreamReader) -> bytes:
         if match is None:
             raise HttpError(400, "the length of a chunk is malformed")
         size = int(match[1], 16)
-        if len(body) + size > MAX_BODY_BYTES:
-            raise HttpError(413, f"the body has more than {MAX_BODY_BYTES} bytes")
+        if len(body) + size > max_bytes:
+            raise HttpError(413, f"the body has more than {max_bytes} bytes")
         if not size:
             break
         body += await reader.readexactly(size)

@@ -19,7 +19,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from ramet.core.errors import RametError
 from ramet.guest.models.http_messages import (
@@ -36,9 +36,13 @@ from ramet.wire.guest_protocol.guest_to_host import ForwardRequest, ResetStream,
 from ramet.wire.guest_protocol.host_to_guest import Answer, HostMessage, ResponseHead, StreamChunk
 from ramet.wire.guest_protocol.reply_window import UPDATE_BYTES
 
+if TYPE_CHECKING:
+    from ramet.guest.tree_tools.mcp_server import McpServer
+
 HOST: Final = "127.0.0.1"
 #: Connections, and requests that the host has at the same time: others wait here.
 MAX_CONNECTIONS, MAX_REQUESTS = 64, 8
+MCP_PATH: Final = "/mcp"
 #: Headers that stay here: credentials, and those of the connection.
 _DROPPED_HEADERS: Final = frozenset(
     (
@@ -52,7 +56,7 @@ _Event = tuple[HostMessage | BaseException, bytes]
 class ModelEndpoint:
     """An endpoint, from `open` to `close`, in one event loop."""
 
-    def __init__(self, channel: StreamClient) -> None:
+    def __init__(self, channel: StreamClient, *, tree_tools: bool = False) -> None:
         self._channel = channel
         self.key = secrets.token_urlsafe(24)  #: a program sends it where it would send a provider's key
         self.port = 0
@@ -60,6 +64,19 @@ class ModelEndpoint:
         self._connections: set[asyncio.Task[None]] = set()
         self._requests = asyncio.Semaphore(MAX_REQUESTS)
         self._sender = ThreadPoolExecutor(1, "ramet-models")  #: writes to the host may block
+        self._mcp_server = _mcp_server(channel, self._sender) if tree_tools else None
+
+    @property
+    def has_tree_tools(self) -> bool:
+        """Return whether the endpoint has the tools of the tree."""
+        return self._mcp_server is not None
+
+    @property
+    def mcp_url(self) -> str:
+        """Return the address of the tools of the tree; the key is the bearer token. Raises RametError without them."""
+        if self._mcp_server is None:
+            raise RametError("this endpoint has no tools: model_endpoint(tree_tools=True)")
+        return f"http://{HOST}:{self.port}{MCP_PATH}"
 
     def url(self, wire: str) -> str:
         """Return the address of a provider's wire."""
@@ -113,24 +130,35 @@ class ModelEndpoint:
     async def _answer(self, head: RequestHead, reader: _Reader, writer: asyncio.StreamWriter) -> bool:
         """Answer a request; return whether another one may follow."""
         wire, _, path = head.path[1:].partition("/")
-        if head.method in ("GET", "HEAD") and not path:  # A program asks whether there is a server.
+        if head.path == MCP_PATH and self._mcp_server is not None:
+            await self._answer_tools(self._mcp_server, head, reader, writer)
+        elif head.method in ("GET", "HEAD") and not path:  # A program asks whether there is a server.
             await read_body(reader, writer, head)
             writer.write(encode_head(200, [("content-length", "0")]))
-        elif not self._is_authorized(head):
-            raise HttpError(401, "the key of this endpoint is expected")
         else:
+            self._require_key(head)
             async with self._requests:
                 body = await read_body(reader, writer, head)
                 await _Exchange(self._channel, self._sender, head, reader, writer).run(wire, f"/{path}", body)
         await writer.drain()
         return head.keeps_alive
 
-    def _is_authorized(self, head: RequestHead) -> bool:
+    async def _answer_tools(
+        self, server: McpServer, head: RequestHead, reader: _Reader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._require_key(head)
+        body = await read_body(reader, writer, head, max_bytes=server.max_bytes)
+        reply = await server.answer(head.method, head.headers, body)
+        headers = [*reply.headers, ("content-length", str(len(reply.body)))]
+        writer.write(encode_head(reply.status, headers) + reply.body)
+
+    def _require_key(self, head: RequestHead) -> None:
         scheme, _, bearer = head.headers.get("authorization", "").partition(" ")
         given = [head.headers.get("x-api-key", ""), head.headers.get("x-goog-api-key", "")]
         given += [bearer.strip()] if scheme.lower() == "bearer" else []
         given += [each.removeprefix("key=") for each in head.query.split("&") if each.startswith("key=")]
-        return any(hmac.compare_digest(each.encode(), self.key.encode()) for each in given)
+        if not any(hmac.compare_digest(each.encode(), self.key.encode()) for each in given):
+            raise HttpError(401, "the key of this endpoint is expected")
 
 
 class _Reader(asyncio.StreamReader):
@@ -252,6 +280,13 @@ class _Exchange:
             self._channel.post(message)
 
 
+def _mcp_server(channel: StreamClient, sender: ThreadPoolExecutor) -> McpServer:
+    from ramet.guest.tree_tools.mcp_server import McpServer  # Most programs only ask models.
+    from ramet.guest.tree_tools.tree_tools import TreeTools
+
+    return McpServer(TreeTools(channel, sender))
+
+
 def _whole_reply(error: HttpError) -> bytes:
     body = json.dumps({"error": {"type": "endpoint_error", "message": error.reason[:1_000]}}).encode()
     headers = [
@@ -264,8 +299,10 @@ def _whole_reply(error: HttpError) -> bytes:
 
 
 @contextmanager
-def model_endpoint(port: int = 0) -> Iterator[ModelEndpoint]:
+def model_endpoint(port: int = 0, *, tree_tools: bool = False) -> Iterator[ModelEndpoint]:
     """Provide an endpoint for models while the context is open, served by a thread of its own.
+
+    With `tree_tools`, its `mcp_url` is an MCP server whose tools start and lead agents below this one.
 
     Raises OSError if the port is taken, RametError if this code is not an agent.
     """
@@ -274,7 +311,7 @@ def model_endpoint(port: int = 0) -> Iterator[ModelEndpoint]:
     state: dict[str, Any] = {}
 
     async def serve() -> None:
-        endpoint = ModelEndpoint(channel)
+        endpoint = ModelEndpoint(channel, tree_tools=tree_tools)
         stop = asyncio.Event()
         try:
             await endpoint.open(port)

@@ -114,7 +114,7 @@ enabled = true
 """
 _CODEX_ALLOWS = """\
 approval_policy = "never"
-sandbox_mode = "danger-full-access"
+default_permissions = "full"
 """
 _CODEX_PROVIDER = """\
 
@@ -133,7 +133,7 @@ def _codex_files(choice: Choice, mode: PermissionMode) -> dict[str, str]:
     head = 'model_provider = "ramet"\nweb_search = "disabled"\n'
     if choice.name:
         head = f"model = {json.dumps(choice.name)}\n{head}"
-    body = f"{_CODEX_ASKS}{_CODEX_PROFILE}" if mode == "ask" else _CODEX_ALLOWS
+    body = f"{_CODEX_ASKS if mode == 'ask' else _CODEX_ALLOWS}{_CODEX_PROFILE}"
     return {".codex/config.toml": f"{head}{body}{_CODEX_PROVIDER}"}
 
 

@@ -317,7 +317,9 @@ async def fork_point(journal: Journal | None, run: str, at: int | None, supplied
     about = await journal.tree_facts(tree_replay.root.id)
     _gate(about, supplied)
     replay = tree_replay.runs[run]
-    if "agent" not in replay.spawn_event.birth or replay.spawn_event.birth["agent"].get("function"):
+    if "agent" not in replay.spawn_event.birth or not {"function", "external"}.isdisjoint(
+        replay.spawn_event.birth["agent"]
+    ):
         raise InvalidValue("run", run, "a run of a model: a function has no conversation to continue")
     agents = {each.name: each for each in supplied.agents}
     agent = agent_of(replay.spawn_event.birth["agent"], agents=agents, model=supplied.model)

@@ -198,8 +198,7 @@ def _with_rights(plan: Plan, parent: Run | None, services: TreePorts, program: P
 
 def check_prompt(agent: Agent, prompt: str, *, is_fork: bool = False) -> None:
     """Raise InvalidValue if an agent with a model would be spawned without a task."""
-    takes_prompt = agent.function is None or agent.external is not None
-    if takes_prompt and not prompt.strip() and (is_fork or not agent.initial_prompt):
+    if agent.takes_prompt and not prompt.strip() and (is_fork or not agent.initial_prompt):
         raise InvalidValue("prompt", prompt, "text: what the agent is to do")
 
 

@@ -57,7 +57,7 @@ class MailRouter:
             raise MailRefused(run.info.path, "it was stopped, and a stopped run is not resumed")
         if run.state is State.EXPIRED:
             raise MailRefused(run.info.path, "it finished too long ago; its history is no longer stored")
-        if run.agent.function is not None and run.agent.external is None:
+        if not run.agent.takes_prompt:
             raise MailRefused(run.info.path, "it is a function and reads no mail")
         if window_s is not None and run.recent_mail is not None:
             duplicate = run.recent_mail.find(sender, text, run.context.clock.now(), window_s)

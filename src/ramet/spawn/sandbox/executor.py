@@ -49,6 +49,7 @@ from ramet.spawn.sandbox.process import (
     wait_result,
 )
 from ramet.spawn.sandbox.process_freeze import FunctionPause, ProcessFreeze
+from ramet.spawn.sandbox.program_turn import record_reply, take_prompt
 from ramet.spawn.sandbox.requests import GuestRequests
 from ramet.spawn.sandbox.run_folder import report_lost_folder, restore_folder, start_with_clone, with_import_path
 from ramet.spawn.verdict import error_result, lost_result, partial_text
@@ -73,7 +74,7 @@ async def run_in_sandbox(run: Run, messages: Sequence[BaseMessage], placement: P
     itself, such as IsolationUnavailable. Errors of the guest are in the result.
     """
     conversation = SandboxedConversation(run, messages) if run.sandbox.capsule is None else None
-    prompt = "\n\n".join(str.__str__(each.text) for each in messages) or run.request.prompt
+    prompt = take_prompt(run, messages) if run.agent.external is not None else ""
     try:
         return await _run_attempts(run, conversation, prompt, placement)
     except (Exception, asyncio.CancelledError) as error:
@@ -307,6 +308,8 @@ async def _run_attempt(
                 verdict = _turn_result(run, job, finished, process_exit)
                 if (refusal := requests.refused_model_request) is not None and run.agent.external is not None:
                     verdict = error_result(run, refusal)  # Whatever the program made of it.
+                if run.agent.external is not None:
+                    record_reply(run, verdict)
             except ProtocolError as error:
                 if running.is_adopted and isinstance(
                     job, SandboxedConversation

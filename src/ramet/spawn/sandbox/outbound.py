@@ -56,6 +56,15 @@ async def open_body(find: Callable[[], F | None]) -> F | None:
         raise
 
 
+def open_artifact(path: str) -> FileBody | None:
+    """Open the host's copy of a child's file; return None if it does not exist any more."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    return FileBody(fd=fd, offset=0, size=os.fstat(fd).st_size)
+
+
 def _close_unused_file(search: asyncio.Future[Any]) -> None:
     if search.exception() is None and (file := search.result()) is not None:
         os.close(file.fd)

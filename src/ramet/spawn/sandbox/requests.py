@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
@@ -22,7 +21,7 @@ from ramet.spawn.run import Run
 from ramet.spawn.sandbox.channel import GuestChannel, LargeReply, Reply
 from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS, IntentionGate
-from ramet.spawn.sandbox.outbound import FileBody, open_body
+from ramet.spawn.sandbox.outbound import FileBody, open_artifact, open_body
 from ramet.spawn.sandbox.program_requests import ProgramRequests
 from ramet.tools.context import CurrentCall, Tree, current_call
 from ramet.tools.spawn_request import SpawnHandle, SpawnRequest
@@ -39,12 +38,12 @@ MAX_TEXT = 100_000
 #: Limits for an ended child: characters of each text, and number of files. In JSON a character may take six bytes, and
 #: the control part of a frame holds 1 MiB.
 MAX_SAID, MAX_FILES = 20_000, 200
+MAX_DEFINITIONS = 100  #: agents in a listing of those that may be spawned
 MAX_REF = 64 * 200  #: characters of a handle
 #: Bytes that a guest may record before it waits until all of them are on disk.
 MAX_UNSETTLED = 1024 * 1024
 MAX_NOTE = 2_000  #: characters of a guest's note
 REPORT_BYTES = 2_000  #: as which a report of a program counts among what is not on disk yet
-_OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class ChildHandle(SpawnHandle, Protocol):
@@ -74,6 +73,7 @@ class GuestRequests:
             guest_to_host.Send: self._send,
             guest_to_host.Output: self._output,
             guest_to_host.ListRuns: self._list,
+            guest_to_host.ListDefinitions: self._list_definitions,
             guest_to_host.CreateAgent: self._create_agent,
             guest_to_host.PerformTask: self._perform_task,
             guest_to_host.UseState: self._use_state,
@@ -264,14 +264,19 @@ class GuestRequests:
         text = await self._tree.output(self._run.context, target, block=False, timeout_s=0.0)
         return Reply(answer_data.Text(text=text[:MAX_TEXT]))
 
-    async def _list(self, _request: guest_to_host.ListRuns, _: bytes) -> LargeReply:
-        return LargeReply(self._runs_reply)
+    async def _list(self, request: guest_to_host.ListRuns, _: bytes) -> LargeReply:
+        return LargeReply(lambda: self._runs_reply(request.below))
 
-    async def _runs_reply(self) -> Reply:
-        views = await self._tree.list_runs(self._run.context)
+    async def _runs_reply(self, below: bool) -> Reply:
+        views = await self._tree.list_runs(self._run.context, below=below)
         names = answer_data.RunSummary.__struct_fields__
         summaries = (answer_data.RunSummary(**{name: getattr(each, name) for name in names}) for each in views[:1_000])
         return Reply(answer_data.Runs(runs=tuple(summaries)))
+
+    async def _list_definitions(self, _request: guest_to_host.ListDefinitions, _: bytes) -> Reply:
+        spawnable = list(self._tree.spawnable(self._run.context).items())[:MAX_DEFINITIONS]
+        summaries = (answer_data.DefinitionSummary(name=name, description=text[:1_000]) for name, text in spawnable)
+        return Reply(answer_data.Definitions(definitions=tuple(summaries)))
 
     async def _create_agent(self, _request: guest_to_host.CreateAgent, body: bytes) -> Reply:
         entry = json_object(body, "recipe", max_bytes=MAX_BYTES)
@@ -315,7 +320,7 @@ class GuestRequests:
         path = artifact.path
 
         async def read() -> Reply:
-            body = await open_body(lambda: _artifact(path))
+            body = await open_body(lambda: open_artifact(path))
             if body is None:
                 raise Unknown("artifact", request.name)
             return Reply(None, body)
@@ -412,12 +417,3 @@ def _precedes_call(request: Request) -> bool:
         request,
         guest_to_host.Approve | guest_to_host.ProposeCall | guest_to_host.StartToolCall | guest_to_host.AskPermission,
     )
-
-
-def _artifact(path: str) -> FileBody | None:
-    """Open the host's copy of a child's file; return None if it does not exist any more."""
-    try:
-        fd = os.open(path, _OPEN_FLAGS)
-    except OSError:
-        return None
-    return FileBody(fd=fd, offset=0, size=os.fstat(fd).st_size)

@@ -48,11 +48,23 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     description: str = ""
     depth: int = 0
     children: int = 0
-    usage: Usage = Usage()
+    usage: Usage = Usage()  #: of the run, and of all runs below it
+    waits_for: str = ""  #: see `ramet.tools.run_info.RunView`
 
 
 class Runs(Struct, frozen=True, kw_only=True):
     runs: tuple[RunSummary, ...]
+
+
+class DefinitionSummary(Struct, frozen=True, kw_only=True):
+    """The entry of one agent that may be spawned."""
+
+    name: str
+    description: str = ""
+
+
+class Definitions(Struct, frozen=True, kw_only=True):
+    definitions: tuple[DefinitionSummary, ...]
 
 
 class StateCommit(Struct, frozen=True, kw_only=True):

@@ -87,6 +87,12 @@ class Output(Request, frozen=True, kw_only=True, tag="output"):
 class ListRuns(Request, frozen=True, kw_only=True, tag="list_runs"):
     """List the runs of the tree; answered with `Runs`."""
 
+    below: bool = False  #: only this run, and the runs below it
+
+
+class ListDefinitions(Request, frozen=True, kw_only=True, tag="list_definitions"):
+    """List the agents that this run may spawn by name; answered with `Definitions`."""
+
 
 class CreateAgent(Request, frozen=True, kw_only=True, tag="create_agent"):
     """Record an agent in the registry of this run's agent; answered with `Created`. Body: JSON of its entry."""
@@ -295,6 +301,7 @@ FromGuest = (
     | Send
     | Output
     | ListRuns
+    | ListDefinitions
     | CreateAgent
     | PerformTask
     | UseState
