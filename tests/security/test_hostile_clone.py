@@ -345,6 +345,20 @@ async def test_a_link_arrives_as_a_link(made: Made) -> None:
     assert git(made.repo, "cat-file", "blob", f"{branch.name}:stolen") == str(made.private / "a.txt")
 
 
+async def test_names_that_are_no_text_arrive(made: Made) -> None:
+    """A file's name is bytes for git, also where a repository is inside it."""
+    name = os.fsdecode(b"\xff\x1b[31m")
+    (made.top / name).write_text("odd")
+    git(made.top, "init", "--quiet", f"inner{name}")
+
+    branch = await end_of(made)
+
+    assert branch is not None
+    assert branch.left_out == f"the repositories inside it: inner{name}"
+    names = git(made.repo, "-c", "core.quotePath=true", "ls-tree", "--name-only", branch.name).split()
+    assert '"\\377\\033[31m"' in names
+
+
 @pytest.mark.parametrize("vector", [name for name in BUILDERS if name not in ("embedded", "promisor")])
 async def test_a_hostile_source_runs_nothing(tmp_path: pathlib.Path, vector: str) -> None:
     """Programs of the repository that is cloned run neither when the clone is made nor at its end, trusted or not."""

@@ -101,7 +101,8 @@ class AgentRuntime(RecordedRuntime):
         ends as lost if it was cut off with its process. With a `state_owner`, an agent of a server, the states of the
         tree belong to that owner, whatever the names of its agents are.
 
-        Raises InvalidValue, NotShippable, IsolationUnavailable, and SpawnRefused if the policy adapter refuses.
+        Raises InvalidValue, NotShippable, IsolationUnavailable, SpawnRefused if the policy adapter refuses, and
+        NoWorktree for a root that is to work in a clone of a repository if that cannot be made.
         """
         definition = as_agent(agent)
         if definition.ref is None and (definition.capabilities or definition.tasks):

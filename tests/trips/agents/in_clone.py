@@ -82,3 +82,9 @@ def remove_and_commit(removed: str, name: str) -> None:
     """Remove one file and commit another."""
     commit(name)
     pathlib.Path(removed).unlink()
+
+
+def leave_odd_names() -> None:
+    """Leave a repository inside the clone whose name is no text, and would change the colours of a terminal."""
+    commit("x.txt")
+    subprocess.run([b"git", b"init", b"--quiet", b"inner\xff\x1b[31m"], check=True)

@@ -268,6 +268,17 @@ async def test_work_that_cannot_be_fetched_stays_and_is_named(tmp_path: pathlib.
     assert folder.read_info().keep
 
 
+async def test_a_notice_of_what_was_left_out_is_plain_text(tmp_path: pathlib.Path, repo: pathlib.Path) -> None:
+    """Names of a guest are bounded, and have no control characters."""
+    async with AgentRuntime(tmp_path / "work", backend="local") as runtime:
+        handle = await runtime.spawn(coder(in_clone.leave_odd_names), policy=Policy(), cwd=repo)
+        recorder = runtime.trees[handle.id].recorder
+        result = await handle.result()
+        notices = [each.text for each in recorder.recent_events if isinstance(each, Notice)]
+
+    assert notices == [f"on the branch {result.branch} is everything but the repositories inside it: inner??[31m"]
+
+
 @pytest.mark.parametrize("last", [TurnEnded, Notice])
 async def test_a_kill_behind_the_branch_makes_no_second_one(
     tmp_path: pathlib.Path, repo: pathlib.Path, last: type[Any]

@@ -265,16 +265,22 @@ async def test_commits_of_its_branch_and_of_another_head_are_both_kept(
     assert git(repo, "rev-parse", "ramet/coder-1f^1", "ramet/coder-1f^2").split() == tips
 
 
-async def test_an_end_that_is_repeated_finds_its_branch(repo: pathlib.Path, workspace: pathlib.Path) -> None:
-    """After a kill behind the last step, the same files give the same commit, and no second branch."""
+@pytest.mark.parametrize("step", ["objects", "branch"])
+async def test_an_end_that_is_repeated_makes_one_branch(repo: pathlib.Path, workspace: pathlib.Path, step: str) -> None:
+    """After a kill behind any step, the same files give the same commit, and no second branch."""
     clone = await clone_of(repo, workspace)
     _commits_and_edits(clone.folder(workspace))
     first = await end_of(clone, workspace)
     (workspace.parent / ".clone").mkdir()
     (workspace.parent / ".clone" / "pack").write_text("left by a killed kernel")
 
+    commit = git(repo, "rev-parse", "ramet/coder-1f")
+    if step == "objects":
+        git(repo, "update-ref", "-d", "refs/heads/ramet/coder-1f")
+
     assert await end_of(clone, workspace) == first
 
+    assert git(repo, "rev-parse", "ramet/coder-1f") == commit
     assert branches(repo) == ["ramet/coder-1f"]
 
 
@@ -486,7 +492,8 @@ async def test_another_repository_at_the_place_gets_no_branch(
 
 
 async def test_a_stopped_run_gets_no_clone(repo: pathlib.Path, workspace: pathlib.Path) -> None:
-    """A stop while git works leaves nothing."""
+    """A stop while git works leaves nothing; neither does a kernel that was killed then."""
+    (workspace.parent / ".clone" / "repository").mkdir(parents=True)
     clone, abort = await clones.plan(repo, "coder", git=Git()), AbortController()
     abort.abort("stopped")
 

@@ -50,10 +50,11 @@ async def _leave_clone(run: Run, clone: Clone) -> None:
         begun = (await asyncio.to_thread(folder.read_info)).created
         branch = await clone_end.finish(clone, folder.workspace, begun=begun, max_bytes=max_bytes)
     except Exception as problem:  # Whatever it is, the work must not be lost with the run's folder.
-        _log.warning("the work of %s stays in its clone, at %s: %s", run.info.path, folder.workspace, problem)
+        reason = _printable(problem)
+        _log.warning("the work of %s stays in its clone, at %s: %s", run.info.path, folder.workspace, reason)
         is_there = clone.is_in(folder.workspace)
         run.artifacts = (str(clone.folder(folder.workspace)),) if is_there else ()
-        _notify(run, f"its work is on no branch of {clone.top}: {problem}")
+        _notify(run, f"its work is on no branch of {clone.top}: {reason}")
         if is_there:
             await asyncio.to_thread(folder.keep)  # Retention would remove it.
         return
@@ -61,9 +62,14 @@ async def _leave_clone(run: Run, clone: Clone) -> None:
     if branch is not None:
         run.artifacts = (branch.name, f"{branch.summary or 'changed'}: git diff HEAD...{branch.name}")
         if branch.left_out:
-            _notify(run, f"on the branch {branch.name} is everything but {branch.left_out}")
+            _notify(run, f"on the branch {branch.name} is everything but {_printable(branch.left_out)}")
             await asyncio.to_thread(folder.keep)
 
 
 def _notify(run: Run, text: str) -> None:
-    run.context.emit(Notice, text=masked_text(run, text[:2_000]))
+    run.context.emit(Notice, text=masked_text(run, text))
+
+
+def _printable(text: object) -> str:
+    """Return a text with names and words of a guest, bounded, and safe for a record, a log and a terminal."""
+    return "".join(each if each.isprintable() else "?" for each in str(text)[:2_000])
