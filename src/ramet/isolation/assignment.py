@@ -65,6 +65,7 @@ class Assignment(NamedTuple):
     hidden_folders: Sequence[str] = ()
     ports: Sequence[int] = ()  #: of its loopback, on which the agent may serve
     has_loopback: bool = False  #: whether it has a loopback also without ports and a proxy
+    stdio_count: int = 0  #: descriptors for a program inside, the last ones of those that come with the assignment
 
     @property
     def has_network(self) -> bool:

@@ -296,7 +296,7 @@ class ZygoteBackend:
         watched_sandbox = None
         async with self._in_own_group(grant, zygote, child) as cgroup_fds:
             bounds = self._reservation_groups.bounds(grant.memory_mb, grant.reservation)  # Its group exists by now.
-            await _send_assignment(child, assignment, cgroup_fds)
+            await _send_assignment(child, assignment, (*cgroup_fds, *spec.stdio))
             watched_sandbox = self._watch(spec.run, grant, child, assignment)  # While the child closes its gates.
             try:
                 await _wait_started(child)
@@ -389,13 +389,13 @@ def _limits(grant: Grant) -> SandboxLimits:
     return {"memory_mb": grant.memory_mb, "cpu_cores": grant.cpu_cores, "pids": grant.pids}
 
 
-async def _send_assignment(child: ZygoteChild, assignment: Assignment, cgroup_fds: Sequence[int]) -> None:
-    """Send a parked child its assignment, and descriptors to enter its group. Raises SandboxFailed."""
+async def _send_assignment(child: ZygoteChild, assignment: Assignment, fds: Sequence[int]) -> None:
+    """Send a parked child its assignment, and descriptors: its group's, its program's. Raises SandboxFailed."""
     data = json.dumps(assignment).encode()
     length = len(data).to_bytes(4, "big")
     try:
-        if cgroup_fds:
-            socket.send_fds(child.channel, [length], cgroup_fds)  # The first message on the channel: there is room.
+        if fds:
+            socket.send_fds(child.channel, [length], fds)  # The first message on the channel: there is room.
         else:
             data = length + data
         await asyncio.get_running_loop().sock_sendall(child.channel, data)
