@@ -58,7 +58,7 @@ async def collect_artifacts(run: Run) -> CollectedFiles:
 
 def _skipped(run: Run) -> tuple[str, ...]:
     """Return the names in the workspace that are no results: the home of a program of another maker."""
-    return (HOME_FOLDER,) if run.agent.external is not None else ()
+    return (HOME_FOLDER,) if run.agent.external is not None or run.request.stdio else ()
 
 
 def _remove(artifacts: Sequence[Artifact]) -> None:
