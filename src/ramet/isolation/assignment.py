@@ -70,6 +70,7 @@ class Assignment(NamedTuple):
     #: of writable mounts: folders below on the path to what is read-only, outermost first; none of them can be renamed
     pinned: Mapping[str, Sequence[str]] = {}
     placeholders: Sequence[str] = ()  #: writable mounts whose `.git` is empty, and is covered
+    stdio_count: int = 0  #: descriptors for a program inside, the last ones of those that come with the assignment
 
     @property
     def has_network(self) -> bool:

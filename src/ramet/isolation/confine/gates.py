@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,10 +98,10 @@ class Confinement(NamedTuple):
         rules.grant(read=(*self.read, _ZERO), execute=self.execute, write=self.write, devices=_DEVICES)
         return rules
 
-    def apply(self, assignment: Assignment, rules: landlock.Rules | None) -> None:
+    def apply(self, assignment: Assignment, rules: landlock.Rules | None, stdio: Sequence[int] = ()) -> None:
         """Confine this process permanently. Raises OSError.
 
-        `rules` were made before the process received any data.
+        `rules` were made before the process received any data. `stdio` has the descriptors of its program.
         """
         has_namespaces = self.config.is_apart
         if has_namespaces:
@@ -111,9 +111,9 @@ class Confinement(NamedTuple):
         if has_namespaces and assignment.has_network and rules is not None:
             rules.close()
             rules = self.rules(tcp=True)
-        self.apply_inside(assignment, rules)
+        self.apply_inside(assignment, rules, stdio)
 
-    def apply_inside(self, assignment: Assignment, rules: landlock.Rules | None) -> None:
+    def apply_inside(self, assignment: Assignment, rules: landlock.Rules | None, stdio: Sequence[int] = ()) -> None:
         """Confine, as `apply` does, a process that is in its user namespace already."""
         has_network = assignment.has_network
         if not self.config.is_apart:  # A process that shares its memory with it must outlive it.
@@ -137,6 +137,8 @@ class Confinement(NamedTuple):
             devices = (_ZERO,) if assignment.has_unmapped_memory else ()
             rules.grant(read=secrets, execute=import_dirs, write=(assignment.workspace,), devices=devices)
             self._grant_mounts(assignment, rules)
+            for fd in filter(os.isatty, stdio):
+                rules.grant_terminal(fd)
             if has_network and not self.config.is_apart:
                 rules.connect(PROXY_PORT)
             rules.enforce()

@@ -247,6 +247,8 @@ class KubernetesBackend:
             raise InvalidValue("cwd", str(cwd), "a folder of the workspace or of readonly_mounts")
         if spec.grant.ports:
             raise InvalidValue("ports", dict(spec.grant.ports), NO_PORTS)
+        if spec.stdio:
+            raise InvalidValue("stdio", spec.stdio, "nothing: a terminal, or a pipe, does not reach another machine")
         self._check_open()
 
     def _check_open(self) -> None:

@@ -31,6 +31,7 @@ _READ = _READ_FILE | _READ_DIR
 _MAKE = _MAKE_DIR | _MAKE_REG | _MAKE_SOCK | _MAKE_FIFO | _MAKE_SYM  #: no devices
 _WRITE = _READ | _WRITE_FILE | _TRUNCATE | _REMOVE_DIR | _REMOVE_FILE | _MAKE | _REFER
 _EDIT = _EXECUTE | _WRITE & ~(_MAKE_SOCK | _MAKE_FIFO)
+_OWN_TERMINAL = "/dev/tty"  #: the controlling terminal of the process that opens it, and no other
 _ON_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 
 #: ABI → rights on files that it knows. Also with 4: TCP; with 6: scopes.
@@ -123,6 +124,12 @@ class Rules:
     def grant_opened(self, fd: int, *, is_writable: bool = False) -> None:
         """Keep the rights of `execute`, or of `edit`, on the file or folder behind a descriptor, and below."""
         _grant_opened(self._fd, fd, (_EDIT if is_writable else _READ | _EXECUTE) & self._handled_access)
+
+    def grant_terminal(self, fd: int) -> None:
+        """Keep the right to read, write and control a terminal, and the terminal that is this process's own."""
+        rights = (_READ_FILE | _WRITE_FILE | _IOCTL_DEV) & self._handled_access
+        _grant_opened(self._fd, fd, rights)
+        _grant(self._fd, _OWN_TERMINAL, rights)
 
     def connect(self, *ports: int) -> None:
         """Keep the right to connect to these TCP ports, of any address. Raises OSError where TCP is not restricted."""

@@ -71,11 +71,15 @@ def build_assignment(spec: SandboxSpec, config: ZygoteConfig, owner: tuple[int, 
     if writable and not (config.is_apart and config.has_landlock and config.has_seccomp):
         machine = "where a run has no namespaces, Landlock and seccomp: nothing in a folder could be kept read-only"
         raise InvalidValue("writable_mounts", writable, f"nothing, {machine}")
+    if spec.stdio and not config.is_apart:
+        raise InvalidValue("stdio", spec.stdio, "nothing, where a run has no namespaces; backend='bwrap' gives them")
     if owner is not None:
         try:
             _give(runs, workspace[len(runs) + 1 :].split("/"), owner)
             if import_dir is not None:
                 _open_path(runs, import_dir[len(runs) + 1 :].split("/"), owner)
+            for fd in spec.stdio:  # So that /dev/stderr can be opened inside.
+                os.fchown(fd, *owner)
         except OSError as error:
             raise SandboxFailed(f"workspace {workspace}: {error.strerror}") from error
     return Assignment(
@@ -97,6 +101,7 @@ def build_assignment(spec: SandboxSpec, config: ZygoteConfig, owner: tuple[int, 
         ports=tuple(grant.ports.values()),
         has_loopback=spec.has_loopback,
         writable=writable,
+        stdio_count=len(spec.stdio),
     )
 
 

@@ -299,7 +299,7 @@ class ZygoteBackend:
         watched_sandbox = None
         async with self._in_own_group(grant, zygote, child) as cgroup_fds:
             bounds = self._reservation_groups.bounds(grant.memory_mb, grant.reservation)  # Its group exists by now.
-            await send_assignment(child, assignment, cgroup_fds)
+            await send_assignment(child, assignment, (*cgroup_fds, *spec.stdio))
             watched_sandbox = self._watch(spec.run, grant, child, assignment)  # While the child closes its gates.
             try:
                 await wait_started(child)

@@ -138,13 +138,13 @@ def pid_of(pidfd: int) -> int:
         return next(int(line[4:]) for line in file if line.startswith("Pid:"))
 
 
-async def send_assignment(child: ZygoteChild, assignment: Assignment, cgroup_fds: Sequence[int]) -> None:
-    """Send a parked child its assignment, and descriptors to enter its group. Raises SandboxFailed."""
+async def send_assignment(child: ZygoteChild, assignment: Assignment, fds: Sequence[int]) -> None:
+    """Send a parked child its assignment, and descriptors: its group's, its program's. Raises SandboxFailed."""
     data = json.dumps(assignment).encode()
     length = len(data).to_bytes(4, "big")
     try:
-        if cgroup_fds:
-            socket.send_fds(child.channel, [length], cgroup_fds)  # The first message on the channel: there is room.
+        if fds:
+            socket.send_fds(child.channel, [length], fds)  # The first message on the channel: there is room.
         else:
             data = length + data
         await asyncio.get_running_loop().sock_sendall(child.channel, data)

@@ -276,6 +276,7 @@ async def _run_attempt(
             import_dir=run.import_dir,
             has_programs=run.sandbox.capsule is None and any(tool.name in _PROGRAM_TOOLS for tool in run.context.tools),
             has_loopback=forwarded_requests.forward_rights(run) is not None,
+            stdio=run.request.stdio,
             tree=run.info.root,
             path=run.info.path,
         )
@@ -499,9 +500,8 @@ def _turn_result(
         return _failed_result(run, *classify_exit(process_exit))
     done = finished.done
     if done.oom or (process_exit is not None and process_exit.reason == "oom"):
-        return _failed_result(
-            run, Status.OOM, "OutOfMemory", (process_exit and process_exit.detail) or "it ran out of memory"
-        )
+        detail = (process_exit and process_exit.detail) or "it ran out of memory"
+        return _failed_result(run, Status.OOM, "OutOfMemory", detail)
     try:
         return TurnResult(Status.COMPLETED, job.finish(done, finished.body))
     except BudgetExceeded:
