@@ -1,0 +1,59 @@
+"""The rights of a program that `ramet wrap` runs: its folder, the models, and its share of the machine."""
+
+from __future__ import annotations
+
+import os
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from ramet.cli.run import read_policy
+from ramet.cli.wrap.wrapped_programs import WrappedProgram
+from ramet.core.errors import InvalidValue
+from ramet.core.policy.policy import Policy
+
+_MOUNTS = "readonly_mounts"
+
+
+def policy_of(options: Namespace, program: WrappedProgram) -> Policy:
+    """Return the policy of a program: what the file of `--policy` says, else the defaults of this command.
+
+    The folder and the program itself are added in any case. Raises InvalidValue for a file that is no policy.
+    """
+    requested = read_policy(options.policy) if options.policy is not None else Policy()
+    fields: dict[str, Any] = {**_defaults(), **_given(requested)}
+    if options.memory is not None:
+        fields["memory_mb"] = options.memory
+    folder = folder_rights(options.dir)
+    mounts = (*fields.get(_MOUNTS, ()), *folder.pop(_MOUNTS, ()), *program.mounts)
+    return Policy(**{**fields, **folder, _MOUNTS: tuple(dict.fromkeys(mounts))})
+
+
+def folder_rights(folder: Path) -> dict[str, Any]:
+    """Return the fields of a policy by which a program may work in a folder, seen at its own path."""
+    return {_MOUNTS: (str(folder),)}
+
+
+def as_option_error(error: InvalidValue, folder: Path) -> InvalidValue:
+    """Return the error of a mount as one of the option that named it."""
+    is_folder = error.field.removeprefix("policy.") == _MOUNTS and error.value == str(folder)
+    return InvalidValue("--dir", error.value, error.accepted) if is_folder else error
+
+
+def _given(policy: Policy) -> dict[str, Any]:
+    return {name: value for name, value in msgspec.structs.asdict(policy).items() if value is not None}
+
+
+def _defaults() -> dict[str, Any]:
+    """Return what the programs of several makers need; the machine's own processors are all theirs."""
+    return {
+        "models": ("*",),
+        "cpu_cores": float(os.cpu_count() or 1),
+        "memory_mb": 2048,
+        "pids": 512,
+        "tmpfs_size_mb": 256,
+        "workspace_size_mb": 1024,
+        "timeout_seconds": 30 * 86_400.0,  # A person ends it, or a limit.
+    }
