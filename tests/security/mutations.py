@@ -568,6 +568,18 @@ MUTANTS = (
            "env=environment()", "env=dict(os.environ)", tests=NOTIFICATIONS),
     Mutant("encryption to webhooks", "host/notifications/targets.py",
            'if parts.scheme == "http" and not', "if False and not", tests=NOTIFICATIONS),
+    # ---- the user's terminal
+    Mutant("a terminal only in namespaces", "isolation/zygote/admission.py",
+           "    if spec.stdio and not config.is_apart:\n", "    if False:\n",
+           tests=("trips/isolation/test_programs_at_a_terminal.py::test_a_backend_without_namespaces_refuses_a_terminal",)),
+    Mutant("guard of the terminal", "cli/wrap/user_terminal.py", "        self._start_guard()\n", "",
+           tests=("trips/cli/test_wrap.py::test_a_killed_ramet_leaves_no_process_and_a_usable_terminal",)),
+    Mutant("late replies of the terminal", "cli/wrap/user_terminal.py",
+           "                self._discard_replies()\n", "                pass\n",
+           tests=("unit/cli/test_wrap_parts.py::test_a_terminal_is_restored_without_late_replies_to_queries",)),
+    Mutant("variables of the user", "cli/wrap/wrapped_programs.py",
+           "{each: environ[each] for each in TERMINAL_VARIABLES if each in environ}", "dict(environ)",
+           tests=("unit/cli/test_wrap_parts.py::test_a_program_is_mounted_with_its_packages_and_its_interpreter",)),
     # ---- what comes back
     Mutant("links not collected", "isolation/workspace/artifacts.py", "    if kind != stat.S_IFREG:\n",
            "    if False:\n",

@@ -74,11 +74,9 @@ def parse_duration(text: str) -> float:
 
 def parse_memory(text: str) -> int:
     """Parse an amount of memory in MiB: `512M`, `2G`."""
-    units = {"M": 1, "G": 1024}
-    unit = units.get(text[-1:].upper())
     try:
-        return parse_int(1)(text[:-1]) * units[text[-1:].upper()] if unit is not None else 0
-    except argparse.ArgumentTypeError:
+        return parse_int(1)(text[:-1]) * {"M": 1, "G": 1024}[text[-1:].upper()]
+    except (argparse.ArgumentTypeError, KeyError):
         accepted = "an amount of memory such as 512M or 2G"
         raise argparse.ArgumentTypeError(f"{_quote(text)} is not accepted; expected {accepted}") from None
 

@@ -157,6 +157,39 @@ async def test_a_ramet_that_is_suspended_leaves_the_terminal_usable_meanwhile(wr
         assert await shell.end() == 0
 
 
+async def test_a_flood_of_output_arrives_whole_and_can_be_interrupted(wrap: Words) -> None:
+    async with window(wrap, "sh", "-c", "trap 'echo enough; exit 5' INT; seq 50000; echo all; yes") as shell:
+        await shell.shows("\r\n50000\r\nall\r\n")
+        shell.type("\x03")
+        await shell.shows("enough")
+        assert await shell.end() == 5
+    assert shell.text.startswith("1\r\n2\r\n3\r\n")
+
+
+async def test_modes_that_a_program_leaves_are_those_of_its_own_terminal(wrap: Words) -> None:
+    async with window(wrap, "sh", "-c", "stty raw -echo -opost intr x; stty -a </dev/tty; exit 6") as shell:
+        await shell.shows("-opost")
+        assert await shell.end() == 6
+        assert is_cooked(shell)
+        assert shell.modes[6][termios.VINTR] == b"\x03"
+
+
+async def test_an_error_before_the_start_restores_the_terminal(wrap: Words) -> None:
+    async with window((*wrap, "--policy", '{"secrets": ["token"]}'), "true") as shell:
+        assert await shell.end() == 2
+        assert is_cooked(shell)
+    assert "policy.secrets" in shell.text
+    assert len(shell.text.splitlines()) == 1
+
+
+async def test_a_sandbox_that_cannot_start_is_named_in_the_last_line(wrap: Words) -> None:
+    result = await ramet(*wrap, "--policy", '{"readonly_mounts": ["/no/such/folder"]}', "--", "true")
+
+    assert result.status == 1
+    assert "ramet: true: failed: readonly_mounts: '/no/such/folder' is not accepted" in result.err
+    assert len(result.err.splitlines()) == 1
+
+
 async def test_a_killed_ramet_leaves_no_process_and_a_usable_terminal(wrap: Words, folder: Path) -> None:
     """The guard restores what no handler could, before the shell reads its next line."""
     inside = r"printf '\033[?1000h'; echo ready; cat # killed-one"
@@ -176,6 +209,9 @@ echo its-status-$?; read line; echo typed-$line
         await shell.shows("typed-hello")
         await shell.end()
     await eventually(lambda: not marked_processes("killed-one"))
+    resumed = await ramet("resume", "--dir", str(folder))
+    assert resumed.status == 6, resumed.err  # lost: there is no terminal to go on with
+    assert not marked_processes("killed-one")
 
 
 async def test_a_limit_of_n_calls_lets_n_requests_of_a_program_through(wrap: Words, folder: Path) -> None:

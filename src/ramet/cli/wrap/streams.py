@@ -42,6 +42,11 @@ class Streams(Protocol):
 
 def open_streams() -> Streams:
     """Return the streams that fit those of this process. Raises OSError."""
+    for fd in range(3):
+        with contextlib.suppress(OSError):
+            os.fstat(fd)
+            continue
+        os.open(os.devnull, os.O_RDWR)  # A closed one, of which a pipe would take the number.
     if os.isatty(0) and os.isatty(1):
         return TerminalStreams(UserTerminal())
     return PipeStreams()
@@ -112,7 +117,7 @@ class PipeStreams:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._close(*self._open)
+        self._close(*tuple(self._open))
 
     def start(self, on_hang_up: Callable[[], None]) -> None:
         # A stream of this process that ends is an end of the stream inside, as between two programs of a shell.
@@ -128,6 +133,7 @@ class PipeStreams:
         """Do nothing: nothing was changed."""
 
     def _close(self, *fds: int) -> None:
-        for fd in self._open.intersection(fds):
-            self._open.discard(fd)
-            os.close(fd)
+        for fd in fds:
+            with contextlib.suppress(KeyError):  # Another thread has closed it.
+                self._open.remove(fd)
+                os.close(fd)

@@ -40,8 +40,8 @@ class UserTerminal:
     The process may be stopped (SIGTSTP) meanwhile: the terminal is then as it was before, and raw again afterwards.
     """
 
-    def __init__(self, stdin: int = 0, stdout: int = 1) -> None:
-        self._stdin, self._stdout = stdin, stdout
+    def __init__(self, stdin: int = 0, stdout: int = 1, *, reply_s: float = _REPLY_S) -> None:
+        self._stdin, self._stdout, self._reply_s = stdin, stdout, reply_s
         self.saved_modes = termios.tcgetattr(stdin)
         self._is_raw = False
         self._modes = ScreenModes()
@@ -95,9 +95,10 @@ class UserTerminal:
         if not self._is_raw:
             return
         self._is_raw = False
-        with contextlib.suppress(OSError, termios.error):
-            if self._modes.has_escapes:
-                os.write(self._stdout, self._modes.reset())
+        with contextlib.suppress(OSError):
+            # A terminal that has stopped reading, and would block a writer, is left as it is.
+            if self._modes.has_escapes and select.select([], [self._stdout], [], 0)[1]:
+                os.write(self._stdout, self._modes.reset() + _STATUS_QUERY)
                 self._discard_replies()
         with contextlib.suppress(termios.error):
             termios.tcsetattr(self._stdin, termios.TCSAFLUSH, self.saved_modes)
@@ -109,10 +110,9 @@ class UserTerminal:
     def _discard_replies(self) -> None:
         """Read what the terminal replies to queries of the program: a shell would take a late reply for a command.
 
-        A terminal answers queries in their order, so the reply to one of ours is the last one.
+        A terminal answers queries in their order, so the reply to ours is the last one.
         """
-        os.write(self._stdout, _STATUS_QUERY)
-        deadline, received = time.monotonic() + _REPLY_S, b""
+        deadline, received = time.monotonic() + self._reply_s, b""
         while _STATUS_REPLY not in received and (left := deadline - time.monotonic()) > 0:
             if not select.select([self._stdin], [], [], left)[0] or not (data := os.read(self._stdin, 4096)):
                 return

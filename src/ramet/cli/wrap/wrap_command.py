@@ -15,9 +15,9 @@ from ramet.cli.render.console import print_note
 from ramet.cli.signals import Interrupts
 from ramet.cli.wrap.streams import Streams, open_streams
 from ramet.cli.wrap.usage_line import Observations, usage_line
-from ramet.cli.wrap.wrap_policy import as_option_error, policy_of
+from ramet.cli.wrap.wrap_policy import policy_of
 from ramet.cli.wrap.wrapped_programs import WrappedProgram, program_of
-from ramet.core.errors import InvalidValue, StoreInUse
+from ramet.core.errors import StoreInUse
 from ramet.core.ids import checked_name, safe_name
 from ramet.core.limits import Limits
 from ramet.core.outcome import EXIT_CODES, Result, Status
@@ -40,11 +40,8 @@ def wrap(options: Namespace) -> int:
     program = program_of(options.program, options.dir)
     name = safe_name(program.name, "program") if options.name is None else checked_name("--name", options.name)
     policy = policy_of(options, program)
-    try:
-        with open_streams() as streams:
-            ended = asyncio.run(_run(options, program, name, policy, streams))
-    except InvalidValue as problem:
-        raise as_option_error(problem, options.dir) from None
+    with open_streams() as streams:
+        ended = asyncio.run(_run(options, program, name, policy, streams))
     status = exit_status(ended.result, is_refused=bool(ended.observations.exhausted_limits))
     with contextlib.suppress(OSError, ValueError):  # stderr may be closed
         print(usage_line(name, ended.run, ended.result, status, ended.observations), file=sys.stderr, flush=True)
@@ -86,9 +83,10 @@ async def _wait(handle: Handle, streams: Streams) -> Result:
     """Return the result of a run; a signal, or the end of the terminal, stops the run."""
     loop = asyncio.get_running_loop()
     stopping: list[asyncio.Task[object]] = []
+    is_over = False
 
     def stop(reason: str) -> None:
-        if not stopping:
+        if not stopping and not is_over:
             stopping.append(loop.create_task(handle.cancel(reason), name="ramet stop"))
 
     def stop_soon(reason: str) -> None:
@@ -98,6 +96,7 @@ async def _wait(handle: Handle, streams: Streams) -> Result:
     with Interrupts(stop_soon, streams.restore):
         streams.start(lambda: stop_soon("the terminal closed"))
         result = await handle.result()
+        is_over = True
         for each in stopping:
             await each
         await asyncio.to_thread(streams.finish)

@@ -20,13 +20,18 @@ _MOUNTS = "readonly_mounts"
 def policy_of(options: Namespace, program: WrappedProgram) -> Policy:
     """Return the policy of a program: what the file of `--policy` says, else the defaults of this command.
 
-    The folder and the program itself are added in any case. Raises InvalidValue for a file that is no policy.
+    The folder and the program itself are added in any case. Raises InvalidValue for a file that is no policy, and for a
+    folder that no sandbox may have.
     """
     requested = read_policy(options.policy) if options.policy is not None else Policy()
     fields: dict[str, Any] = {**_defaults(), **_given(requested)}
     if options.memory is not None:
         fields["memory_mb"] = options.memory
     folder = folder_rights(options.dir)
+    try:
+        Policy(**folder)
+    except InvalidValue as problem:
+        raise InvalidValue("--dir", str(options.dir), problem.accepted) from None
     mounts = (*fields.get(_MOUNTS, ()), *folder.pop(_MOUNTS, ()), *program.mounts)
     return Policy(**{**fields, **folder, _MOUNTS: tuple(dict.fromkeys(mounts))})
 
@@ -34,12 +39,6 @@ def policy_of(options: Namespace, program: WrappedProgram) -> Policy:
 def folder_rights(folder: Path) -> dict[str, Any]:
     """Return the fields of a policy by which a program may work in a folder, seen at its own path."""
     return {_MOUNTS: (str(folder),)}
-
-
-def as_option_error(error: InvalidValue, folder: Path) -> InvalidValue:
-    """Return the error of a mount as one of the option that named it."""
-    is_folder = error.field.removeprefix("policy.") == _MOUNTS and error.value == str(folder)
-    return InvalidValue("--dir", error.value, error.accepted) if is_folder else error
 
 
 def _given(policy: Policy) -> dict[str, Any]:

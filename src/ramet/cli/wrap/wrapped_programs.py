@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +26,8 @@ MODEL_VARIABLES: Final = {
 TERMINAL_VARIABLES: Final = ("TERM", "COLORTERM", "NO_COLOR")
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib64")  #: folders that every sandbox has
 _PACKAGES: Final = "node_modules"
+_ENV_LINE: Final = re.compile(rb"#!\s*/usr/bin/env\s+(?:-S\s+)?([A-Za-z0-9._-]+)")
+_MAX_LINE: Final = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +53,19 @@ def program_of(command: Sequence[str], folder: Path, environ: Mapping[str, str] 
         raise InvalidValue("COMMAND", name, "the name of a program in PATH, or the path of one")
     path = Path(os.path.abspath(found))  # noqa: PTH100 - a link stays one: a program may look at its own name
     env = {each: environ[each] for each in TERMINAL_VARIABLES if each in environ} | MODEL_VARIABLES
-    if mounts := tuple(dict.fromkeys(_folders(path, folder))):
-        env["PATH"] = f"{path.parent}:${{path}}"
+    files = [path, *_interpreters(path, environ)]
+    mounts = tuple(dict.fromkeys(each for file in files for each in _folders(file, folder)))
+    if mounts:
+        env["PATH"] = ":".join((*dict.fromkeys(str(each.parent) for each in files), "${path}"))
     return WrappedProgram(name=path.name, command=(str(path), *args), env=env, mounts=mounts)
+
+
+def _interpreters(path: Path, environ: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the interpreter that `env` would find for a script, if the script asks for that."""
+    with contextlib.suppress(OSError, ValueError), path.open("rb") as script:
+        match = _ENV_LINE.match(script.readline(_MAX_LINE))
+        if match and (found := shutil.which(match[1].decode(), path=environ.get("PATH", os.defpath))):
+            yield Path(os.path.abspath(found))  # noqa: PTH100 - as above
 
 
 def _folders(path: Path, folder: Path) -> Iterator[str]:

@@ -90,10 +90,10 @@ def _wait(leader: int) -> int:
 
 @contextmanager
 def _passing_on_stop(leader: int) -> Iterator[None]:
-    """Pass on the request to end: SIGTERM; SIGHUP for shells, which ignore that; SIGCONT, if it stands still."""
+    """Pass on the request to end, also to a program that stands still."""
 
     def stop(*_: object) -> None:
-        for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGCONT):
+        for each in (signal.SIGTERM, signal.SIGCONT):
             _signal_group(leader, each)
 
     previous = signal.signal(signal.SIGTERM, stop)
