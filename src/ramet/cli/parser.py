@@ -181,6 +181,9 @@ def _wrap(add: Add) -> None:
     wrap.add_argument("--usd", type=parse_number, metavar="X", help="the limit of money, in US dollars")
     wrap.add_argument("--model-calls", type=parse_int(0), metavar="N", help="the limit of requests to models")
     wrap.add_argument("--timeout", type=parse_number, metavar="S", help="the limit of time, in seconds")
+    wrap.add_argument(
+        "--model", type=parse_name, metavar="PROVIDER:NAME", help="the model that a known program asks first"
+    )
     wrap.add_argument("--memory", type=parse_memory, metavar="SIZE", help="such as 512M or 2G (default: 2G)")
     wrap.add_argument("--name", type=parse_name, metavar="NAME", help="its name in ramet ps (default: the program's)")
     wrap.add_argument(

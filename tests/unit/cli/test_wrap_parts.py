@@ -147,27 +147,44 @@ def executable(path: Path, text: str = "#!/bin/sh\n") -> Path:
 
 
 def test_a_program_is_mounted_with_its_packages_and_its_interpreter(tmp_path: Path) -> None:
-    """A link is seen at its own place and at that of its target. Programs of the system need nothing."""
+    """Programs of the system and of the folder need nothing. Of the user only variables of the terminal pass."""
     work = tmp_path / "work"
-    work.mkdir()
-    target = executable(tmp_path / "lib/node_modules/@maker/tool/cli.js", "#!/usr/bin/env -S node\n")
+    target = executable(tmp_path / "lib/node_modules/@maker/tool/cli.js", "#!/usr/bin/env node\n")
     node = executable(tmp_path / "node/bin/node")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/tool").symlink_to(target)
-    path = f"{tmp_path}/bin:{node.parent}:/usr/bin:/bin"
-
-    tool = program_of(["tool", "-p", "hi"], work, {"PATH": path, "TERM": "xterm", "ANTHROPIC_API_KEY": "secret"})
-    system = program_of(["sh"], work, {"PATH": path})
     executable(work / "own")
-    own = program_of(["./own"], work, {"PATH": path})
+    environ = {"PATH": f"{tmp_path}/bin:{node.parent}:/usr/bin:/bin", "TERM": "xterm", "ANTHROPIC_API_KEY": "secret"}
 
-    assert tool.command == (f"{tmp_path}/bin/tool", "-p", "hi")
-    assert tool.mounts == (f"{tmp_path}/bin", f"{tmp_path}/lib/node_modules", str(node.parent))
-    assert tool.env["PATH"] == f"{tmp_path}/bin:{node.parent}:${{path}}"
+    tool = program_of(["tool", "-p", "hi"], work, environ=environ)
+    system = program_of(["sh"], work, environ=environ)
+    own = program_of(["./own"], work, environ=environ)
+
+    assert tool.command == (str(node), str(target), "-p", "hi")
+    assert tool.mounts == (f"{tmp_path}/lib/node_modules", str(node))
     assert tool.env["TERM"] == "xterm"
     assert "secret" not in tool.env.values()
-    assert (system.mounts, "PATH" in system.env) == ((), False)
+    assert system.mounts == ()
     assert (own.command, own.mounts) == ((str(work / "own"),), ())
+
+
+def test_a_known_program_gets_its_configuration(tmp_path: Path) -> None:
+    """OpenCode has no model of its own."""
+    for name in ("claude", "codex", "gemini", "opencode"):
+        executable(tmp_path / name, "binary")
+    environ = {"PATH": str(tmp_path)}
+
+    def known(name: str, model: str | None = None) -> WrappedProgram:
+        return program_of([name, "-x"], tmp_path, model=model, environ=environ)
+
+    assert known("claude").env["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"] == "1"
+    assert known("claude", "anthropic:claude-opus-5-5").env["ANTHROPIC_MODEL"] == "claude-opus-5-5"
+    assert "${openai_url}/v1" in known("codex").files[".codex/config.toml"]
+    assert known("gemini", "google_genai:gemini-2.5-pro").command[1:] == ("-m", "gemini-2.5-pro", "-x")
+    assert "gpt-5.5" in known("opencode", "openai:gpt-5.5").files[".config/opencode/opencode.json"]
+    for name, model in (("opencode", None), ("codex", "anthropic:x"), ("sh", "openai:gpt-5.5")):
+        with pytest.raises(InvalidValue, match="model"):
+            program_of([name], tmp_path, model=model, environ={"PATH": f"{tmp_path}:/bin"})
 
 
 @pytest.mark.parametrize("name", ["no-such-program", "./no-such-program", "/etc/passwd", ""])

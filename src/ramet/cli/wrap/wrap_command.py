@@ -37,7 +37,7 @@ class _Ended(NamedTuple):
 def wrap(options: Namespace) -> int:
     """Run a program to its end and return its exit status; see `exit_status` for others."""
     set_up_logging()
-    program = program_of(options.program, options.dir)
+    program = program_of(options.program, options.dir, model=options.model)
     name = safe_name(program.name, "program") if options.name is None else checked_name("--name", options.name)
     policy = policy_of(options, program)
     with open_streams() as streams:

@@ -1,17 +1,17 @@
-"""The programs that `ramet wrap` starts: where each is, what it needs, and how it finds the model endpoint."""
+"""The programs that `ramet wrap` starts: where each is, what it needs, and how it finds the endpoint for its models."""
 
 from __future__ import annotations
 
-import contextlib
 import os
-import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from ramet.core.errors import InvalidValue
+from ramet.host.external.locate import Location, find
+from ramet.host.external.presets import PRESETS, Choice, choice_of
 
 #: By these variables programs, and the SDKs of the providers, find the endpoint: see `run_wrapped`.
 MODEL_VARIABLES: Final = {
@@ -24,10 +24,10 @@ MODEL_VARIABLES: Final = {
 }
 #: Variables of the user that describe the terminal; no others are passed on.
 TERMINAL_VARIABLES: Final = ("TERM", "COLORTERM", "NO_COLOR")
+#: Known programs, by the names of their executables.
+_KNOWN: Final = {"claude": "claude-code", "codex": "codex", "gemini": "gemini", "opencode": "opencode"}
+_MODEL_OPTIONS: Final = {"gemini": "-m"}  #: of programs that take a model from no file and no variable
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib64")  #: folders that every sandbox has
-_PACKAGES: Final = "node_modules"
-_ENV_LINE: Final = re.compile(rb"#!\s*/usr/bin/env\s+(?:-S\s+)?([A-Za-z0-9._-]+)")
-_MAX_LINE: Final = 256
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,43 +39,53 @@ class WrappedProgram:
     #: Variables, and files below its home. Both may name values of the endpoint: see `run_wrapped`.
     env: Mapping[str, str] = field(default_factory=dict)
     files: Mapping[str, str] = field(default_factory=dict)
-    mounts: tuple[str, ...] = ()  #: folders that it reads: where it is installed
+    mounts: tuple[str, ...] = ()  #: files and folders that it reads: where it is installed
 
 
-def program_of(command: Sequence[str], folder: Path, environ: Mapping[str, str] = os.environ) -> WrappedProgram:
+def program_of(
+    command: Sequence[str], folder: Path, *, model: str | None = None, environ: Mapping[str, str] = os.environ
+) -> WrappedProgram:
     """Return the program of a command line, which works in a folder.
 
-    Raises InvalidValue if there is no such program.
+    Raises InvalidValue if there is no such program, or if it cannot ask the model.
     """
     name, *args = command
-    found = shutil.which(str(folder / name) if "/" in name else name, path=environ.get("PATH", os.defpath))
+    location = _locate(name, folder, environ.get("PATH", os.defpath))
+    env = {each: environ[each] for each in TERMINAL_VARIABLES if each in environ} | MODEL_VARIABLES
+    known, files = _KNOWN.get(Path(name).name), {}
+    if known is not None:
+        choice = choice_of(known, PRESETS[known], model)
+        env |= PRESETS[known].env(choice)
+        files = PRESETS[known].files(choice, "ask")
+        args = [*_model_arguments(known, choice), *args]
+    elif model is not None:
+        raise InvalidValue("--model", model, f"nothing for {name}: it is for {', '.join(_KNOWN)}")
+    return WrappedProgram(
+        name=Path(name).name, command=(*location.command, *args), env=env, files=files, mounts=location.mounts
+    )
+
+
+def _locate(name: str, folder: Path, search_path: str) -> Location:
+    """Return how a program is started inside, and what must be mounted for that."""
+    wanted = str(folder / name) if "/" in name else name
+    found = shutil.which(wanted, path=search_path)
     if found is None:
         raise InvalidValue("COMMAND", name, "the name of a program in PATH, or the path of one")
-    path = Path(os.path.abspath(found))  # noqa: PTH100 - a link stays one: a program may look at its own name
-    env = {each: environ[each] for each in TERMINAL_VARIABLES if each in environ} | MODEL_VARIABLES
-    files = [path, *_interpreters(path, environ)]
-    mounts = tuple(dict.fromkeys(each for file in files for each in _folders(file, folder)))
-    if mounts:
-        env["PATH"] = ":".join((*dict.fromkeys(str(each.parent) for each in files), "${path}"))
-    return WrappedProgram(name=path.name, command=(str(path), *args), env=env, mounts=mounts)
+    path = Path(os.path.abspath(found))  # noqa: PTH100 - a link stays one: an environment of Python is found by it
+    if all(_is_visible(each, folder) for each in (path, path.resolve())):
+        return Location((str(path),), ())
+    try:
+        location = find(wanted, search_path)
+    except InvalidValue as problem:
+        raise InvalidValue("COMMAND", name, problem.accepted) from None
+    assert location is not None, "found above"
+    return location
 
 
-def _interpreters(path: Path, environ: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the interpreter that `env` would find for a script, if the script asks for that."""
-    with contextlib.suppress(OSError, ValueError), path.open("rb") as script:
-        match = _ENV_LINE.match(script.readline(_MAX_LINE))
-        if match and (found := shutil.which(match[1].decode(), path=environ.get("PATH", os.defpath))):
-            yield Path(os.path.abspath(found))  # noqa: PTH100 - as above
+def _is_visible(path: Path, folder: Path) -> bool:
+    return any(path.is_relative_to(each) for each in (*_SYSTEM, folder))
 
 
-def _folders(path: Path, folder: Path) -> Iterator[str]:
-    """Yield the folders that a program is in, except those that its sandbox has anyway."""
-    for each in (path, path.resolve()):
-        if not any(each.is_relative_to(visible) for visible in (*_SYSTEM, folder)):
-            yield str(_package_folder(each))
-
-
-def _package_folder(path: Path) -> Path:
-    """Return the folder with all packages of Node.js that a program is one of, else the folder that it is in."""
-    packages = [each for each in path.parents if each.name == _PACKAGES]
-    return packages[-1] if packages else path.parent
+def _model_arguments(known: str, choice: Choice) -> list[str]:
+    option = _MODEL_OPTIONS.get(known)
+    return [option, choice.name] if option is not None and choice.name else []

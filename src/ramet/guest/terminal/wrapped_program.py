@@ -5,29 +5,32 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from string import Template
 
-from ramet.guest.models.model_endpoint import ModelEndpoint, model_endpoint
+from ramet.guest.external.home_files import SCRATCH_FOLDER, write_home
+from ramet.guest.external.run_program import endpoint_values
+from ramet.guest.models.model_endpoint import model_endpoint
 from ramet.guest.terminal.program_process import run_program
+from ramet.wire.external_program import HOME_FOLDER
 
 
 def run_wrapped(command: Sequence[str], env: Mapping[str, str], files: Mapping[str, str], cwd: str) -> int:
     """Run a program to its end, and return its exit status.
 
     `env` has its variables besides those of the sandbox, `files` its files below its home. In both, `${key}`,
-    `${anthropic_url}`, `${openai_url}` and `${google_url}` stand for the key and the addresses of the endpoint,
-    `${home}` for its home, and `${path}` for the PATH of the sandbox. Raises OSError if a file cannot be written.
+    `${anthropic_url}`, `${openai_url}` and `${google_url}` stand for the key and the addresses of the endpoint, and
+    `${home}` for its home. Raises InvalidValue and TaskFailed for files that cannot be written.
     """
+    workspace = Path.cwd()
     with model_endpoint() as endpoint:
-        values = _values(endpoint)
-        for name, text in files.items():
-            path = Path(os.environ["HOME"], name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(Template(text).safe_substitute(values))
-        own = {name: Template(text).safe_substitute(values) for name, text in env.items()}
-        return run_program(command, {**os.environ, **own}, cwd)
+        values = {**endpoint_values(endpoint), "home": str(workspace / HOME_FOLDER)}
+        home = write_home(workspace, {path: _fill(text, values) for path, text in files.items()})
+        folders = {"HOME": str(home), "TMPDIR": str(home / SCRATCH_FOLDER)}
+        own = {name: _fill(text, values) for name, text in env.items()}
+        return run_program(command, {**os.environ, **folders, **own}, cwd)
 
 
-def _values(endpoint: ModelEndpoint) -> Mapping[str, str]:
-    urls = {f"{wire}_url": endpoint.url(wire) for wire in ("anthropic", "openai", "google")}
-    return {"key": endpoint.key, **urls, "home": os.environ["HOME"], "path": os.environ["PATH"]}
+def _fill(text: str, values: Mapping[str, str]) -> str:
+    """Return a text with the values of its placeholders."""
+    for name, value in values.items():
+        text = text.replace("${" + name + "}", value)
+    return text
