@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,6 @@ MODEL_VARIABLES: Final = {
 TERMINAL_VARIABLES: Final = ("TERM", "COLORTERM", "NO_COLOR")
 #: Known programs, by the names of their executables.
 _KNOWN: Final = {"claude": "claude-code", "codex": "codex", "gemini": "gemini", "opencode": "opencode"}
-_MODEL_OPTIONS: Final = {"gemini": "-m"}  #: of programs that take a model from no file and no variable
 _SYSTEM: Final = ("/usr", "/bin", "/sbin", "/lib", "/lib64")  #: folders that every sandbox has
 
 
@@ -56,8 +56,8 @@ def program_of(
     if known is not None:
         choice = choice_of(known, PRESETS[known], model)
         env |= PRESETS[known].env(choice)
-        files = PRESETS[known].files(choice, "ask")
-        args = [*_model_arguments(known, choice), *args]
+        files = PRESETS[known].files(choice, "ask") | _first_run_files(known, folder)
+        args = [*_first_arguments(known, choice), *args]
     elif model is not None:
         raise InvalidValue("--model", model, f"nothing for {name}: it is for {', '.join(_KNOWN)}")
     return WrappedProgram(
@@ -86,6 +86,23 @@ def _is_visible(path: Path, folder: Path) -> bool:
     return any(path.is_relative_to(each) for each in (*_SYSTEM, folder))
 
 
-def _model_arguments(known: str, choice: Choice) -> list[str]:
-    option = _MODEL_OPTIONS.get(known)
-    return [option, choice.name] if option is not None and choice.name else []
+def _first_run_files(known: str, folder: Path) -> dict[str, str]:
+    """Return the files by which a program in a new home neither signs in nor asks what its sandbox answers.
+
+    Claude Code would ask a server of its maker, and whether it may use the key, and whether to trust the folder.
+    """
+    if known != "claude-code":
+        return {}
+    state = {
+        "hasCompletedOnboarding": True,
+        "customApiKeyResponses": {"approved": ["${key_end}"], "rejected": []},
+        "projects": {str(folder): {"hasTrustDialogAccepted": True}},
+    }
+    return {".claude.json": json.dumps(state)}
+
+
+def _first_arguments(known: str, choice: Choice) -> list[str]:
+    """Return the arguments that a program needs before those of the user."""
+    if known == "codex":
+        return ["--no-daemon"]  # Its server would listen at a path, which no sandbox allows.
+    return ["-m", choice.name] if known == "gemini" and choice.name else []
