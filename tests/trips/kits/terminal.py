@@ -111,6 +111,13 @@ class Terminal:
         """Press keys; `\\x03` is Ctrl-C, which the terminal turns into a signal."""
         os.write(self._keyboard, keys.encode())
 
+    async def enter(self, keys: str, shown: str) -> None:
+        """Press keys, and Enter once the program shows what it has read: together they would be a pasted text."""
+        count = self.text.count(shown)
+        self.type(keys)
+        await self.shows(shown, count + 1)
+        self.type("\r")
+
     async def end(self) -> int:
         """Wait for the end of the process and of its output."""
         status = await self.process.wait()

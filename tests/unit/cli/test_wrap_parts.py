@@ -178,6 +178,8 @@ def test_a_known_program_gets_its_configuration(tmp_path: Path) -> None:
         return program_of([name, "-x"], tmp_path, model=model, environ=environ)
 
     assert known("claude").env["CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC"] == "1"
+    assert "${key_end}" in known("claude").files[".claude.json"]
+    assert known("codex").command[1:] == ("--no-daemon", "-x")
     assert known("claude", "anthropic:claude-opus-5-5").env["ANTHROPIC_MODEL"] == "claude-opus-5-5"
     assert "${openai_url}/v1" in known("codex").files[".codex/config.toml"]
     assert known("gemini", "google_genai:gemini-2.5-pro").command[1:] == ("-m", "gemini-2.5-pro", "-x")

@@ -89,7 +89,8 @@ def _is_visible(path: Path, folder: Path) -> bool:
 def _first_run_files(known: str, folder: Path) -> dict[str, str]:
     """Return the files by which a program in a new home neither signs in nor asks what its sandbox answers.
 
-    Claude Code would ask a server of its maker, and whether it may use the key, and whether to trust the folder.
+    Claude Code would ask a server of its maker. It would ask the user whether to use the key, to trust the folder, and
+    to let a model decide about calls, which costs a request for each.
     """
     if known != "claude-code":
         return {}
@@ -98,7 +99,8 @@ def _first_run_files(known: str, folder: Path) -> dict[str, str]:
         "customApiKeyResponses": {"approved": ["${key_end}"], "rejected": []},
         "projects": {str(folder): {"hasTrustDialogAccepted": True}},
     }
-    return {".claude.json": json.dumps(state)}
+    settings = {"permissions": {"defaultMode": "default", "disableAutoMode": "disable"}}
+    return {".claude.json": json.dumps(state), ".claude/settings.json": json.dumps(settings)}
 
 
 def _first_arguments(known: str, choice: Choice) -> list[str]:
