@@ -265,3 +265,21 @@ async def test_a_second_wrap_in_a_folder_works_and_is_not_recorded(wrap: Words, 
         assert [each["id"] for each in await rows(folder)] == [row["id"]]
         shell.type("\x04")
         assert await shell.end() == 0
+
+
+def names_in(folder: Path) -> set[str]:
+    return {each.name for each in folder.iterdir()}
+
+
+async def test_a_program_writes_in_its_folder_and_not_in_what_runs_later(wrap: Words, folder: Path) -> None:
+    """The files are the user's own."""
+    (folder / ".git").mkdir()
+    (folder / ".git" / "config").write_text("[core]\n")
+    script = "echo made >made.txt; echo '[alias]' >>.git/config || echo refused; touch ~/own && echo at-home"
+    result = await ramet(*wrap, "--", "sh", "-c", script)
+
+    assert (result.status, result.out) == (0, "refused\nat-home\n"), result.err
+    assert (folder / "made.txt").read_text() == "made\n"
+    assert (folder / "made.txt").stat().st_uid == os.getuid()
+    assert (folder / ".git" / "config").read_text() == "[core]\n"
+    assert names_in(folder) == {".git", ".ramet", "made.txt"}

@@ -208,9 +208,9 @@ def test_a_policy_says_more_and_the_command_line_decides(tmp_path: Path) -> None
     given_policy = policy_of(options(tmp_path, text, 512), program)
 
     assert (plain.models, plain.memory_mb, plain.allowed_endpoints) == (("*",), 2048, None)
-    assert plain.readonly_mounts == (str(tmp_path), "/opt/tool")
+    assert (plain.writable_mounts, plain.readonly_mounts) == ((str(tmp_path),), ("/opt/tool",))
     assert (given_policy.models, given_policy.memory_mb) == (("openai:*",), 512)
-    assert given_policy.readonly_mounts == ("/opt/more", str(tmp_path), "/opt/tool")
+    assert given_policy.readonly_mounts == ("/opt/more", "/opt/tool")
     assert policy_of(options(tmp_path, '{"memory_mb": 64}'), program).memory_mb == 64
 
 

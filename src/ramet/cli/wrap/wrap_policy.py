@@ -14,8 +14,6 @@ from ramet.cli.wrap.wrapped_programs import WrappedProgram
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.policy import Policy
 
-_MOUNTS = "readonly_mounts"
-
 
 def policy_of(options: Namespace, program: WrappedProgram) -> Policy:
     """Return the policy of a program: what the file of `--policy` says, else the defaults of this command.
@@ -32,13 +30,17 @@ def policy_of(options: Namespace, program: WrappedProgram) -> Policy:
         Policy(**folder)
     except InvalidValue as problem:
         raise InvalidValue("--dir", str(options.dir), problem.accepted) from None
-    mounts = (*fields.get(_MOUNTS, ()), *folder.pop(_MOUNTS, ()), *program.mounts)
-    return Policy(**{**fields, **folder, _MOUNTS: tuple(dict.fromkeys(mounts))})
+    for name, mounts in (*folder.items(), ("readonly_mounts", program.mounts)):
+        fields[name] = tuple(dict.fromkeys((*fields.get(name, ()), *mounts)))
+    return Policy(**fields)
 
 
 def folder_rights(folder: Path) -> dict[str, Any]:
-    """Return the fields of a policy by which a program may work in a folder, seen at its own path."""
-    return {_MOUNTS: (str(folder),)}
+    """Return the fields of a policy by which a program may work in a folder, seen at its own path.
+
+    What ramet or git would run on this machine later, such as `.git` in it, stays read-only.
+    """
+    return {"writable_mounts": (str(folder),)}
 
 
 def _given(policy: Policy) -> dict[str, Any]:

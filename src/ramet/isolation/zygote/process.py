@@ -139,7 +139,7 @@ def pid_of(pidfd: int) -> int:
 
 
 async def send_assignment(child: ZygoteChild, assignment: Assignment, fds: Sequence[int]) -> None:
-    """Send a parked child its assignment, and descriptors to enter its group. Raises SandboxFailed."""
+    """Send a parked child its assignment, and descriptors: its group's, its program's. Raises SandboxFailed."""
     data = json.dumps(assignment).encode()
     length = len(data).to_bytes(4, "big")
     try:
