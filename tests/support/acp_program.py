@@ -8,7 +8,8 @@ The prompt is its script: a JSON array of steps, done in order. Each is an array
     ["end", ID, STATUS]               a call ends
     ["model", TEXT]                   it asks a model of Anthropic; the reply is that of the model, or the status
     ["plan", [TEXT, …]]               ["sub_agent", ID, TITLE, STATE]
-    ["write", PATH, TEXT]             ["environ", NAME]               ["remember", TEXT]              ["recall"]
+    ["write", PATH, TEXT]             ["read", PATH]                  ["environ", NAME]
+    ["remember", TEXT]                ["recall"]
     ["tool", NAME, ARGS]              it calls a tool of the session's MCP server; the reply is what that answers
     ["wait", PATH]                    until a file is there           ["hang"]                        ["exit", STATUS]
     ["stop", REASON]                  the turn ends with it
@@ -130,6 +131,8 @@ def play(session: str, script: list[Any]) -> str:
                 update(session, sessionUpdate="subagent_update", sessionId=id, title=title, state=said)
             case ["write", path, text]:
                 pathlib.Path(path).write_text(text)
+            case ["read", path]:
+                say(session, pathlib.Path(path).read_text())
             case ["environ", name]:
                 say(session, os.environ.get(name, "(none)"))
             case ["remember", text]:

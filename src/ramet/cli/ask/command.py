@@ -14,8 +14,8 @@ from typing import NoReturn
 from rich.console import Console
 from rich.text import Text
 
-from ramet.agent.external.external import PRESETS
 from ramet.cli.ask.consent import require_approval_for_writes
+from ramet.cli.ask.external_agent import external_agent
 from ramet.cli.ask.facts import record_command
 from ramet.cli.ask.question import QuestionOutcome, QuestionRunner
 from ramet.cli.ask.runtime_choice import OpenedRuntime, open_runtime
@@ -40,7 +40,6 @@ from ramet.core.policy.permissions import NO_PERMISSIONS
 from ramet.host.session import MAX_PROMPT, Session, sandboxed_children
 from ramet.host.trees.exhausted_limits import exhausted_limits
 from ramet.host.trees.factory import OpenTree
-from ramet.host.trees.project import Project
 from ramet.spawn.lifecycle.run_results import paused_result
 from ramet.tools.workspace import workspace_tools
 
@@ -98,6 +97,8 @@ async def _ask(options: Namespace, question: str, *, logs: bool) -> int:
         printed = _print_answer(outcome, out, err, model, quiet=options.quiet)
     with contextlib.suppress(OSError):  # The answer was written; an unread rest is no failure.
         _print_summary(outcome, err, model, clock, session.transcripts, options, blank_line=printed)
+        if not options.json and (artifacts := session.handle(session.id).run.artifacts):  # Of a clone, which ended now.
+            err.print(Text("\n".join(artifacts), "dim"), soft_wrap=True)
     return outcome.result.exit_code
 
 
@@ -139,7 +140,8 @@ def _session(options: Namespace, opened: OpenedRuntime, *, attended: bool) -> tu
     """Return the requested session, not started, and remarks for a person."""
     remarks = []
     project = open_project(options.dir)
-    model = options.model or (None if _is_external(options.agent, project) else OFFLINE)
+    agent = external_agent(options.agent, project, options.dir)
+    model = options.model or (None if agent is not None else OFFLINE)
     if model is OFFLINE:
         remarks.append("no --model given: the offline model answers by rules, without a key or a network")
     remarks += project.notes
@@ -150,7 +152,7 @@ def _session(options: Namespace, opened: OpenedRuntime, *, attended: bool) -> tu
     session = Session(
         model=model,
         tools=workspace_tools(),
-        agent=options.agent,
+        agent=agent or options.agent,
         system_prompt="" if options.agent else ROOT_PROMPT,
         cwd=options.dir,
         limits=Limits(
@@ -172,14 +174,6 @@ def _session(options: Namespace, opened: OpenedRuntime, *, attended: bool) -> tu
         policy=None if options.backend == "inline" else sandboxed_children(options.dir),
     )
     return session, remarks
-
-
-def _is_external(agent: str | None, project: Project) -> bool:
-    """Return whether the agent to ask is a program of another maker, which has models of its own."""
-    if agent is None:
-        return False
-    definition = project.get(agent)
-    return agent in PRESETS if definition is None else definition.external is not None
 
 
 def _has_person(options: Namespace, err: Console) -> bool:
