@@ -18,7 +18,6 @@ from ramet.guest.external.program_host import Permission
 from ramet.guest.external.run_program import drive_program
 from ramet.wire.external_program import HOME_FOLDER, PermissionMode, ProgramStart
 from tests.agents.scripts import ANSWERS, SPEAKS_ACP, TITLES, each, turns, write_call
-from tests.agents.test_acp import age_sessions
 from tests.support.agent_programs import Program
 from tests.support.providers import Fail, Hang, Provider, Script, Step, provider
 from tests.support.recording_host import RecordingHost
@@ -198,8 +197,6 @@ async def test_a_killed_program_goes_on_with_its_session(program: Program, folde
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(TaskFailed, match="SIGKILL"):
             await driving
-        if program.name == "gemini-cli":
-            age_sessions(folder / HOME_FOLDER)
 
         second.session = first.session
         text = await drive(acp_start(program, server, "Please [recall] the word."), second, folder)

@@ -259,8 +259,12 @@ def ensure_encodable(message: BaseMessage) -> tuple[BaseMessage, dict[str, Any]]
 def deliver_mail(context: ToolUseContext, mail: Mail) -> Event:
     """Add mail to the conversation, as data in the user's channel."""
     context.emit(MailDelivered, mail_id=mail.id, sender=mail.sender, kind=mail.kind)
-    text = framed(mail.text, sender=mail.sender, mail_id=mail.id) if mail.kind == "agent" else mail.text
-    return record_message(context, HumanMessage(content=text))
+    return record_message(context, HumanMessage(content=mail_text(mail)))
+
+
+def mail_text(mail: Mail) -> str:
+    """Return the text of a mail as an agent reads it: that of another agent as data."""
+    return framed(mail.text, sender=mail.sender, mail_id=mail.id) if mail.kind == "agent" else mail.text
 
 
 def last_reply(context: ToolUseContext) -> AIMessage:

@@ -13,8 +13,10 @@ from ramet.core.events import (
     ApprovalAnswered,
     ApprovalAsked,
     Event,
+    MailDelivered,
     PlanStep,
     PlanUpdated,
+    SandboxStarted,
     SubAgentReported,
     ToolEnded,
     ToolStarted,
@@ -214,3 +216,21 @@ async def test_mail_of_a_parent_is_a_further_prompt_of_a_child_that_has_ended(
 
     assert result.value == "done", result.error
     assert "sorrel" in messages.rpartition("continues with your message")[2]
+
+
+async def test_a_message_while_it_works_is_the_next_prompt_of_the_same_process(runtime: ramet.AgentRuntime) -> None:
+    """It waits until the turn under way has ended, and the reply to it is the result."""
+    first = script(["remember", "sorrel "], ["say", "I wait"], ["wait", "go.txt"])
+    handle = await runtime.start_agent(scripted(), prompt=first)
+    run = runtime.get(handle.id).run
+    await eventually(lambda: run.turn.streamed_text)
+    runtime.get(handle.id).send(script(["remember", "twice"], ["recall"]))
+    folder = run.sandbox.folder
+    assert folder is not None
+    (folder.workspace / "go.txt").touch()
+    result = await handle.result()
+    events = await events_of(handle)
+
+    assert result.output == "sorrel twice", (result.error, result.stderr)
+    assert len(of_kind(events, SandboxStarted)) == 1
+    assert len(of_kind(events, MailDelivered)) == 1

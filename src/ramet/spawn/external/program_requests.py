@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from langchain_core.messages import AIMessageChunk
 
+from ramet.agent.loop import deliver_mail
 from ramet.core.budget import Hold
 from ramet.core.errors import Denied, ProtocolError
 from ramet.core.events import PlanStep, PlanUpdated, SubAgentReported, ToolEnded, ToolStarted
@@ -120,6 +121,10 @@ class ProgramRequests:
                 )
             case guest_to_host.ReportText():
                 self._report_text(message.text)
+            case guest_to_host.AcceptMail():
+                if (mail := self._context.mailbox.remove(message.mail_id)) is None:
+                    raise ProtocolError(f"no mail {message.mail_id[:100]!r} waits for it")
+                deliver_mail(self._context, mail)
             case _:
                 return False
         self._count_report()

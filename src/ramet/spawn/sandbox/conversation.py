@@ -12,7 +12,6 @@ ProtocolError: the channel closes, the run fails, and no other run is affected.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -33,10 +32,11 @@ from ramet.core.ids import StepId
 from ramet.core.outcome import Usage
 from ramet.core.replay.run_replay import RunReplay
 from ramet.models.errors import is_overflow
-from ramet.models.json_values import clean_text, to_json_value
+from ramet.models.json_values import to_json_value
 from ramet.models.relay import encode_chunk
 from ramet.models.request_codec import as_data, decode_request, redact_for_guest, schema_only_tool
 from ramet.spawn.final_answer import checked_answer
+from ramet.spawn.forwarding.mail_forwarding import forward_mail
 from ramet.spawn.forwarding.request_context import context_of_request
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.approvals import Gates
@@ -56,7 +56,7 @@ from ramet.wire.frames import MAX_BODY
 from ramet.wire.guest_protocol import host_to_guest
 from ramet.wire.guest_protocol.answer_data import Reply
 from ramet.wire.guest_protocol.guest_to_host import AskModel, Done, Record
-from ramet.wire.guest_protocol.host_to_guest import IncomingMail, StartConversation, Stop
+from ramet.wire.guest_protocol.host_to_guest import StartConversation
 from ramet.wire.values import values
 
 #: Number of tool lists that one conversation may show to a model: each stays bound for a while.
@@ -173,25 +173,9 @@ class SandboxedConversation:
 
         Runs concurrently with the guest, and is cancelled when the guest has ended.
         """
-        context, wakeup, sent_ids = self._run.context, asyncio.Event(), set[str]()
-        context.mailbox.on_push = lambda _: wakeup.set()
-        abort_wait = asyncio.ensure_future(context.abort.wait_aborted())
-        abort_wait.add_done_callback(lambda _: wakeup.set())
         try:
-            while not abort_wait.done():
-                wakeup.clear()
-                for mail in [
-                    each for each in context.mailbox.unread if each.id not in sent_ids and each.kind != "note"
-                ]:
-                    sent_ids.add(mail.id)
-                    text = clean_text(mail.text).encode()
-                    await tell(IncomingMail(mail_id=mail.id, sender=mail.sender, kind=mail.kind), text)
-                await wakeup.wait()
-            await tell(Stop(reason=abort_wait.result()))
-            await asyncio.get_running_loop().create_future()  # Its work in progress is still reported and charged.
+            await forward_mail(self._run.context, tell, lambda mail: mail.text)
         finally:
-            context.mailbox.on_push = None
-            abort_wait.cancel()
             self.close()
 
     def close(self) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 from langchain_core.messages import BaseMessage
 
+from ramet.agent.loop import mail_text
 from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import (
     Aborted,
@@ -33,6 +34,7 @@ from ramet.isolation.workspace.output import OutputStream
 from ramet.spawn.external.program_turn import record_reply, take_prompt
 from ramet.spawn.final_answer import checked_answer, has_answered
 from ramet.spawn.forwarding import forwarded_requests
+from ramet.spawn.forwarding.mail_forwarding import forward_mail
 from ramet.spawn.masking import masked_text, private_forms, secret_forms
 from ramet.spawn.ports import Placement
 from ramet.spawn.run import Run, SandboxOutput, TurnResult
@@ -302,6 +304,8 @@ async def _run_attempt(
                 await running.channel.send(*first_message)
             if isinstance(job, SandboxedConversation):
                 running.channel.run_concurrently(job.forward_mail(running.channel.send))
+            elif run.agent.external is not None:
+                running.channel.run_concurrently(forward_mail(run.context, running.channel.send, mail_text))
             finished = None
             try:
                 finished = await _wait_finished(running, job)
