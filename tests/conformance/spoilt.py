@@ -60,10 +60,11 @@ class Apart(Whole):
 
 
 class Forgetful(Whole):
-    """Backend that ignores the working directory and secrets."""
+    """Backend that ignores the working directory, secrets and writable mounts."""
 
     async def start(self, spec: SandboxSpec) -> Sandbox:
-        return await self.real.start(replace(spec, cwd=None, grant=msgspec.structs.replace(spec.grant, secrets={})))
+        grant = msgspec.structs.replace(spec.grant, secrets={}, writable_mounts=())
+        return await self.real.start(replace(spec, cwd=None, grant=grant))
 
 
 class Generous(Whole):

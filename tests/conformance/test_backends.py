@@ -86,6 +86,7 @@ def test_a_backend_keeps_the_contract_for_an_ordinary_user(
         ("Limitless", "temporary_files"),
         ("Limitless", "workspace"),
         ("Forgetful", "mounts_can_be_read_and_not_written"),
+        ("Forgetful", "a_writable_mount_keeps_its_repository"),
         ("Forgetful", "secrets_are_files_in_memory"),
         ("Generous", "the_environment_has_only_the_given_variables"),
         ("Open", "two_sandboxes_do_not_see_each_other"),

@@ -41,6 +41,7 @@ RIGHTS = (
     "models",
     "ports",
     "readonly_mounts",
+    "writable_mounts",
     "allowed_env_vars",
     "env_vars",
     "secrets",
@@ -86,13 +87,26 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
         lambda ports: len({*ports.values()}) == len(ports)
     ),
     "readonly_mounts": st.lists(st.sampled_from(MOUNTS), max_size=3),
+    "writable_mounts": st.lists(st.sampled_from(MOUNTS), max_size=3),
     "allowed_env_vars": names,
     "env_vars": st.dictionaries(st.sampled_from(NAMES), values, max_size=3),
     "secrets": st.dictionaries(st.sampled_from(NAMES), st.none() | values, max_size=3) | names,
     "allow_sub_agents": st.booleans(),
     "isolation": st.sampled_from(list(Isolation)),
 }
-policies = st.fixed_dictionaries({}, optional=FIELDS).map(lambda fields: Policy(**fields))
+
+
+def policy_of(fields: dict[str, Any]) -> Policy:
+    """Return the policy with these fields; a mount that is drawn for both lists is read-only."""
+    normal = {each.rstrip("/") for each in fields.get("readonly_mounts", ())}
+    writable = fields.get("writable_mounts")
+    only = (
+        {} if writable is None else {"writable_mounts": [each for each in writable if each.rstrip("/") not in normal]}
+    )
+    return Policy(**fields | only)
+
+
+policies = st.fixed_dictionaries({}, optional=FIELDS).map(policy_of)
 roots = st.fixed_dictionaries(
     {},
     optional=FIELDS
@@ -100,7 +114,7 @@ roots = st.fixed_dictionaries(
         "max_sub_agent_depth": st.integers(3, 5),
         "secrets": st.dictionaries(st.sampled_from(NAMES), values, max_size=3),
     },
-).map(lambda fields: resolve_root_policy(Policy(**fields)))
+).map(lambda fields: resolve_root_policy(policy_of(fields)))
 
 
 def child_of(parent: Grant, asked: Policy) -> Grant:
@@ -115,7 +129,7 @@ def child_of(parent: Grant, asked: Policy) -> Grant:
 def subset_of(grant: Grant, draw: st.DrawFn) -> Policy:
     """Draw a policy for which `grant` has all rights, so that few examples are refused."""
     fields: dict[str, Any] = draw(st.fixed_dictionaries({}, optional={name: FIELDS[name] for name in LIMITS}))
-    for name in ("allowed_endpoints", "models", "readonly_mounts", "allowed_env_vars", "secrets"):
+    for name in ("allowed_endpoints", "models", "readonly_mounts", "writable_mounts", "allowed_env_vars", "secrets"):
         if draw(st.booleans()):
             fields[name] = [each for each in getattr(grant, name) if draw(st.booleans())]
     if draw(st.booleans()):
@@ -155,7 +169,9 @@ def is_within(field: str, child: Grant, parent: Grant) -> bool:
         case "ports":
             return bool(mine.items() <= above.items())
         case "readonly_mounts":
-            return all(any(one.split("/")[: len(each.split("/"))] == each.split("/") for each in above) for one in mine)
+            return all(mounts_around(parent, one) for one in mine)
+        case "writable_mounts":
+            return all(may_write(parent, path) for path in (*MOUNT_PATHS, *mine) if may_write(child, path))
         case "allowed_env_vars":
             return set(mine) <= set(above)
         case "env_vars":
@@ -170,6 +186,23 @@ def is_within(field: str, child: Grant, parent: Grant) -> bool:
             return list(Isolation).index(mine) >= list(Isolation).index(above)
         case _:
             return bool(0 <= mine <= above)
+
+
+#: Paths at and below the drawn mounts.
+MOUNT_PATHS = [f"{mount.rstrip('/')}{below}" for mount in MOUNTS for below in ("", "/file")]
+
+
+def mounts_around(grant: Grant, path: str) -> list[tuple[int, bool]]:
+    """Return the depth of each mount that holds a path, and whether it is writable."""
+    mounts = [(each, False) for each in grant.readonly_mounts] + [(each, True) for each in grant.writable_mounts]
+    parts = path.split("/")
+    lengths = [(len(each.split("/")), each.split("/"), is_writable) for each, is_writable in mounts]
+    return [(length, is_writable) for length, each, is_writable in lengths if parts[:length] == each]
+
+
+def may_write(grant: Grant, path: str) -> bool:
+    """Return whether the innermost mount around a path is writable."""
+    return max(mounts_around(grant, path), default=(0, False))[1]
 
 
 def covers(pattern: str, endpoint: str) -> bool:
@@ -272,6 +305,8 @@ def test_an_absent_field_is_inherited_or_has_its_default(parent: Grant, asked: P
     for name in ("models", "readonly_mounts", "allow_sub_agents", "isolation", "retry_count", "retry_delay_seconds"):
         if getattr(asked, name) is None:
             assert getattr(child, name) == getattr(parent, name)
+    if asked.writable_mounts is None:
+        assert set(child.writable_mounts) == {*parent.writable_mounts}.difference(asked.readonly_mounts or ())
     if asked.allowed_endpoints is None and asked.network is None:
         assert child.allowed_endpoints == parent.allowed_endpoints
     if asked.env_vars is None and asked.allowed_env_vars is None:
@@ -284,6 +319,7 @@ WIDER: dict[str, Any] = {
     "models": "openai:evil",
     "ports": {"evil": 4},
     "readonly_mounts": "/etc",
+    "writable_mounts": "/srv",
     "allowed_env_vars": "HOME",
     "env_vars": "HOME",
     "secrets": "evil",

@@ -12,10 +12,10 @@ from ramet.core.errors import InvalidValue
 from ramet.core.policy.decision import Narrow, clamp_grant
 from ramet.core.policy.policy import LIMIT_FIELDS, Grant, Isolation, Policy, resolve_root_policy
 from ramet.core.policy.reservation import Reservation
-from tests.properties.test_policy import FIELDS, is_within, policies, roots
+from tests.properties.test_policy import FIELDS, is_within, policies, policy_of, roots
 
 most = st.fixed_dictionaries({}, optional={name: each for name, each in FIELDS.items() if name != "secrets"}).map(
-    lambda fields: Policy(**fields)
+    policy_of
 )
 EQUAL = ("max_sub_agent_depth",)  #: a child's is smaller than its parent's; here it is the same run's
 
@@ -43,7 +43,7 @@ def test_the_clamped_grant_is_within_the_answer(grant: Grant, answer: Policy) ->
     for name in ("memory_mb", "cpu_cores", "pids", "timeout_seconds", "max_sub_agents", "retry_count"):
         bound = getattr(answer, name)
         assert bound is None or getattr(less, name) <= bound
-    for name in ("allowed_endpoints", "models", "readonly_mounts"):
+    for name in ("allowed_endpoints", "models", "writable_mounts"):
         if (bound := getattr(answer, name)) is not None and not bound:
             assert getattr(less, name) == ()
     if answer.allowed_env_vars is not None:
@@ -59,6 +59,7 @@ LESS: dict[str, Any] = {
     "models": (),
     "ports": {},
     "readonly_mounts": (),
+    "writable_mounts": (),
     "allowed_env_vars": (),
     "secrets": {},
     "isolation": Isolation.L3,
@@ -69,6 +70,7 @@ MUCH = Policy(
     models=("openai:*",),
     ports={"web": 8000, "api": 8001},
     readonly_mounts=("/data",),
+    writable_mounts=("/project",),
     allowed_env_vars=("LANG",),
     env_vars={"A": "b"},
     secrets={"key": "hunter2"},
@@ -117,6 +119,23 @@ def test_the_deeper_mount_of_grant_and_answer_stays() -> None:
     less = clamp_grant(grant, Policy(readonly_mounts=("/data/public", "/opt/tools", "/home")))
 
     assert set(less.readonly_mounts) == {"/data/public", "/opt/tools/bin"}
+
+
+def test_a_writable_mount_stays_as_a_read_only_one_where_an_answer_says_so() -> None:
+    """Reading is a part of writing."""
+    grant = resolve_root_policy(Policy(writable_mounts=("/project",)))
+
+    less = clamp_grant(grant, Policy(writable_mounts=(), readonly_mounts=("/project",)))
+
+    assert less.mounts == (("/project",), ())
+
+
+def test_a_read_only_mount_in_a_writable_one_stays_read_only() -> None:
+    """An answer that leaves the outer mount and not the inner one would give the right to write there."""
+    grant = resolve_root_policy(Policy(writable_mounts=("/project",), readonly_mounts=("/project/vendor", "/data")))
+
+    assert clamp_grant(grant, Policy(readonly_mounts=())).mounts == (("/project/vendor",), ("/project",))
+    assert clamp_grant(grant, Policy(writable_mounts=("/project/vendor/x",))).writable_mounts == ()
 
 
 def test_a_disabled_network_leaves_no_endpoint() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
 import pytest
@@ -62,6 +62,8 @@ def values(annotation: Any) -> st.SearchStrategy[Any]:
     if annotation in VALUES:
         return VALUES[annotation]
     options = get_args(annotation)
+    if get_origin(annotation) is Annotated:  # A bound on a length, above what is drawn here.
+        return values(options[0])
     if get_origin(annotation) is Literal:
         return st.sampled_from(options)
     if get_origin(annotation) is tuple:

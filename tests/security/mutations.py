@@ -55,6 +55,7 @@ ANSWERS, VALUES = ("unit/agent/test_output.py",), "unit/agent/test_validation.py
 LOST_KEYS = ("trips/teams/test_lost_keys.py",)
 STEPS, PATTERNS = ("unit/agent/test_steps.py",), ("unit/agent/test_schema_patterns.py",)
 HIDDEN = "unit/tools/test_permission_hidden_starts.py"
+WRITABLE, WRITABLE_FOLDERS = ("security/test_writable_mounts.py",), ("unit/isolation/test_writable_folders.py",)
 AT_REST, TEAM = ("security/test_values_at_rest.py",), ("security/test_team_key.py",)
 
 
@@ -152,8 +153,41 @@ MUTANTS = (
            '        if reason := "":\n', tests=MOUNTS),
     Mutant("the kernel's folder covered in a mount", "isolation/confine/sandbox_root.py",
            "        for path in folders:", "        for path in []:", tests=MOUNTS),
-    Mutant("folders of other kernels searched for", "isolation/zygote/backend.py",
-           "            assignment = assignment._replace(hidden_folders=hidden_folders)\n", "", tests=MOUNTS),
+    Mutant("folders of other kernels searched for", "isolation/writable_mounts/preparation.py",
+           "_replace(hidden_folders=self._state_search.find_folders(assignment.mounts))", "_replace()", tests=MOUNTS),
+    # ---- folders of the host that a run writes to
+    Mutant("writable: entries that programs of the host obey", "isolation/confine/sandbox_root.py",
+           "                _restrict_opened(open_beneath(folder, entry), calls.MS_RDONLY | calls.MS_NOSUID | "
+           "calls.MS_NODEV)\n", "", tests=WRITABLE),
+    Mutant("writable: folders around such entries", "isolation/confine/sandbox_root.py",
+           "            for entry in assignment.pinned.get(path, ()):\n", "            for entry in ():\n",
+           tests=WRITABLE),
+    Mutant("writable: a folder without a repository", "isolation/confine/sandbox_root.py",
+           "            if path in assignment.placeholders:\n", "            if False:\n", tests=WRITABLE),
+    Mutant("writable: a read-only mount inside", "isolation/confine/sandbox_root.py",
+           '            elif self._config.mode != "bwrap":\n', "            elif False:\n", LOCAL, WRITABLE,
+           # For root the mount that shows the files of root, and the read-only root, are two more layers.
+           also=(Edit("isolation/confine/id_mapped_mounts.py", "if is_writable else _RDONLY", "if True else 0"),
+                 Edit("isolation/zygote/launcher.py", "    if is_read_only:  # Before", "    if False:  # Before"))),
+    Mutant("writable: no setuid file", CONFINE, "            if assignment.writable:\n", "            if False:\n",
+           tests=WRITABLE),
+    Mutant("writable: no pipe", f"{LINUX}/landlock.py", "_EDIT = _EXECUTE | _WRITE & ~(_MAKE_SOCK | _MAKE_FIFO)",
+           "_EDIT = _EXECUTE | _WRITE", tests=WRITABLE),
+    Mutant("writable: refused folders", "isolation/writable_mounts/refusals.py",
+           "        if reason := _objection(mount, source, runs):\n", '        if reason := "":\n', tests=WRITABLE),
+    Mutant("writable: refused without namespaces", "isolation/zygote/admission.py",
+           "    if writable and not (config.is_apart and config.has_landlock and config.has_seccomp):\n",
+           "    if False:\n", BARE, WRITABLE),
+    Mutant("writable: code of the host", "isolation/writable_mounts/protected_entries.py",
+           "    found = {*code_paths}\n", "    found: set[str] = set()\n", tests=WRITABLE_FOLDERS),
+    Mutant("writable: searched folders", "isolation/writable_mounts/host_code.py",
+           "            if place == os.path.realpath(each) == source:\n", "            if False:\n", tests=WRITABLE),
+    Mutant("writable: lock on a placeholder", "isolation/writable_mounts/placeholders.py",
+           "        fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)\n", "", tests=WRITABLE_FOLDERS),
+    Mutant("writable: rights of a child", "core/policy/policy.py",
+           "[each for each in mounts.writable if not parent.mounts.is_writable(each)]", "[]", tests=WRITABLE),
+    Mutant("writable: read-only mounts inside stay", "core/policy/mount_rights.py",
+           "    readonly = tuple(dict.fromkeys((*readonly, *parent.kept_readonly(writable))))\n", "", tests=WRITABLE),
     # ---- the zygote and its start
     Mutant("uid dropped", "isolation/zygote/launcher.py", "    if launch.uid is not None and launch.gid is not None:\n",
            "    if False:\n",
@@ -534,6 +568,18 @@ MUTANTS = (
            "env=environment()", "env=dict(os.environ)", tests=NOTIFICATIONS),
     Mutant("encryption to webhooks", "host/notifications/targets.py",
            'if parts.scheme == "http" and not', "if False and not", tests=NOTIFICATIONS),
+    # ---- the user's terminal
+    Mutant("a terminal only in namespaces", "isolation/zygote/admission.py",
+           "    if spec.stdio and not config.is_apart:\n", "    if False:\n",
+           tests=("trips/isolation/test_programs_at_a_terminal.py::test_a_backend_without_namespaces_refuses_a_terminal",)),
+    Mutant("guard of the terminal", "cli/wrap/user_terminal.py", "        self._start_guard()\n", "",
+           tests=("trips/cli/test_wrap.py::test_a_killed_ramet_leaves_no_process_and_a_usable_terminal",)),
+    Mutant("late replies of the terminal", "cli/wrap/user_terminal.py",
+           "                self._discard_replies()\n", "                pass\n",
+           tests=("unit/cli/test_wrap_parts.py::test_a_terminal_is_restored_without_late_replies_to_queries",)),
+    Mutant("variables of the user", "cli/wrap/wrapped_programs.py",
+           "{each: environ[each] for each in TERMINAL_VARIABLES if each in environ}", "dict(environ)",
+           tests=("unit/cli/test_wrap_parts.py::test_a_program_is_mounted_with_its_packages_and_its_interpreter",)),
     # ---- what comes back
     Mutant("links not collected", "isolation/workspace/artifacts.py", "    if kind != stat.S_IFREG:\n",
            "    if False:\n",

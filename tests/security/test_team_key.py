@@ -89,6 +89,7 @@ def test_requests_outside_of_the_operators_rules_are_refused_by_name() -> None:
             "spawn_info.model": {"spawn_info": {"model": "offline"}},
             "policy.allowed_env_vars": {"policy": {"allowed_env_vars": ["RAMET_TOKEN"]}},
             "policy.readonly_mounts": {"policy": {"readonly_mounts": ["/etc"]}},
+            "policy.writable_mounts": {"policy": {"writable_mounts": [str(at.folder / "given" / "below")]}},
         }
         for number, (field, asked) in enumerate(cases.items()):
             refused = at.spawn(f"no-{number}", **asked)

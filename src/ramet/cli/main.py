@@ -43,6 +43,7 @@ _COMMANDS = {
     "stop": "operate.control:run_control_command",
     "tree": "operate.ps:tree",
     "trust": "commands.trust:trust",
+    "wrap": "wrap.wrap_command:wrap",
 }
 
 

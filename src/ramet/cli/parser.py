@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from ramet.cli.values import parse_folder, parse_int, parse_name, parse_number
+from ramet.cli.values import parse_folder, parse_int, parse_memory, parse_name, parse_number
 from ramet.cli.verbs import Add, add_verbs, adder
 from ramet.core.limits import SpawnLimits
 
@@ -99,7 +99,7 @@ def build_parser() -> Parser:
         dest="command", metavar="COMMAND", title="commands", prog=parser.prog, parser_class=Parser
     )
     add = adder(commands, EXIT_STATUSES)
-    for add_command in (_ask, _agents, _trust, _config, _images):
+    for add_command in (_ask, _wrap, _agents, _trust, _config, _images):
         add_command(add)
     add_verbs(commands, EXIT_STATUSES)
     return parser
@@ -164,6 +164,32 @@ def _ask(add: Add) -> None:
         action="store_true",
         help="deny every call that needs an approval; without a terminal this is the default",
     )
+
+
+def _wrap(add: Add) -> None:
+    wrap = add(
+        "wrap",
+        "[--usd X] [--model-calls N] [--memory 2G] [--dir DIR] [options] -- COMMAND [ARG…]",
+        "run a program of your own in a sandbox, at this terminal, under a budget",
+        description="Run a program, such as claude or codex, in a sandbox. It works in a folder, and asks its models "
+        "through this process, which has the keys and counts. At its end a line on stderr says what it has used.",
+        runs=True,
+        bare=True,
+    )
+    wrap.add_argument("program", nargs="+", metavar="COMMAND", help="the program and its arguments, after --")
+    wrap.add_argument("--dir", type=parse_folder, default=".", help="the folder to work in (default: this one)")
+    wrap.add_argument("--usd", type=parse_number, metavar="X", help="the limit of money, in US dollars")
+    wrap.add_argument("--model-calls", type=parse_int(0), metavar="N", help="the limit of requests to models")
+    wrap.add_argument("--timeout", type=parse_number, metavar="S", help="the limit of time, in seconds")
+    wrap.add_argument(
+        "--model", type=parse_name, metavar="PROVIDER:NAME", help="the model that a known program asks first"
+    )
+    wrap.add_argument("--memory", type=parse_memory, metavar="SIZE", help="such as 512M or 2G (default: 2G)")
+    wrap.add_argument("--name", type=parse_name, metavar="NAME", help="its name in ramet ps (default: the program's)")
+    wrap.add_argument(
+        "--policy", type=parse_name, metavar="FILE|JSON", help="further rights of its sandbox, such as endpoints"
+    )
+    wrap.add_argument("--backend", choices=["local", "bwrap"], help="the kind of sandbox (default: bwrap)")
 
 
 def _agents(add: Add) -> None:

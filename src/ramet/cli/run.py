@@ -148,9 +148,13 @@ def arguments(texts: list[str]) -> tuple[Any, ...]:
 
 def _policy(options: Namespace) -> Policy | None:
     """Return the requested policy; the default policy if there is only a backend."""
-    text = options.policy
-    if text is None:
+    if options.policy is None:
         return Policy() if options.backend is not None else None
+    return read_policy(options.policy)
+
+
+def read_policy(text: str) -> Policy:
+    """Return the policy of an option: JSON, or the path of a file that contains it. Raises InvalidValue."""
     if not text.lstrip().startswith("{"):
         try:
             text = Path(text).read_text(encoding="utf-8")

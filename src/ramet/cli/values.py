@@ -72,6 +72,15 @@ def parse_duration(text: str) -> float:
         raise argparse.ArgumentTypeError(f"{_quote(text)} is not accepted; expected {accepted}") from None
 
 
+def parse_memory(text: str) -> int:
+    """Parse an amount of memory in MiB: `512M`, `2G`."""
+    try:
+        return parse_int(1)(text[:-1]) * {"M": 1, "G": 1024}[text[-1:].upper()]
+    except (argparse.ArgumentTypeError, KeyError):
+        accepted = "an amount of memory such as 512M or 2G"
+        raise argparse.ArgumentTypeError(f"{_quote(text)} is not accepted; expected {accepted}") from None
+
+
 def parse_window(text: str) -> float:
     """Parse a duration above 0 in seconds."""
     seconds = parse_duration(text)

@@ -92,6 +92,7 @@ class AgentRuntime(RecordedRuntime):
         run: str = "",
         repeatable: bool = True,
         state_owner: str = "",
+        stdio: tuple[int, ...] = (),
     ) -> Handle:
         """Start a tree of one agent or function and return at once; the tree closes when its last run has ended.
 
@@ -99,7 +100,8 @@ class AgentRuntime(RecordedRuntime):
         that the root continues. `late_args` (of `SpawnRequest`) are not recorded. Every tool call of the tree must pass
         the `gate`, if there is one. `run` is the id of the root, made by `mint`. A function that is not `repeatable`
         ends as lost if it was cut off with its process. With a `state_owner`, an agent of a server, the states of the
-        tree belong to that owner, whatever the names of its agents are.
+        tree belong to that owner, whatever the names of its agents are. `stdio` has the descriptors of a program that
+        the root starts in its sandbox: see `ramet.guest.terminal.program_process`.
 
         Raises InvalidValue, NotShippable, IsolationUnavailable, SpawnRefused if the policy adapter refuses, and
         NoWorktree for a root that is to work in a clone of a repository if that cannot be made.
@@ -125,6 +127,7 @@ class AgentRuntime(RecordedRuntime):
             on_output=on_output,
             import_dir=import_dir,
             state_owner=state_owner,
+            stdio=stdio,
         )
         if not history:
             check_prompt(definition, prompt)

@@ -23,7 +23,7 @@ class ZygoteConfig(NamedTuple):
     mode: IsolationMode
     runs: str  #: the folder that holds the workspaces of all
     runtime: tuple[str, ...]  #: folders and files that a Python needs, at their paths on the host
-    mounts: Mapping[str, str]  #: read-only folders that a child may be granted: their sources (`isolation.mounts`)
+    mounts: Mapping[str, str]  #: folders that a child may be granted, read-only: their sources (`isolation.mounts`)
     image: str
     has_landlock: bool = True
     has_seccomp: bool = True
@@ -65,6 +65,12 @@ class Assignment(NamedTuple):
     hidden_folders: Sequence[str] = ()
     ports: Sequence[int] = ()  #: of its loopback, on which the agent may serve
     has_loopback: bool = False  #: whether it has a loopback also without ports and a proxy
+    writable: Sequence[str] = ()  #: those of `mounts` that it may write to
+    protected: Mapping[str, Sequence[str]] = {}  #: of writable mounts: paths below, which stay read-only
+    #: of writable mounts: folders below on the path to what is read-only, outermost first; none of them can be renamed
+    pinned: Mapping[str, Sequence[str]] = {}
+    placeholders: Sequence[str] = ()  #: writable mounts whose `.git` is empty, and is covered
+    stdio_count: int = 0  #: descriptors for a program inside, the last ones of those that come with the assignment
 
     @property
     def has_network(self) -> bool:

@@ -35,7 +35,7 @@ class SandboxSpec:
     run: str  #: the run's id, for names of folders and cgroups
     grant: Grant
     workspace: pathlib.Path  #: the run's own folder on the host: its working directory, writable
-    #: its working directory, if that is not the workspace: one of `readonly_mounts` or below
+    #: its working directory, if that is not the workspace: one of its mounts or below
     cwd: pathlib.Path | None = None
     image: Image = "bare"
     #: Called inside with the channel's socket, after the last gate; its return value is the exit status.
@@ -51,6 +51,10 @@ class SandboxSpec:
     import_dir: pathlib.Path | None = None
     has_programs: bool = False  #: whether the process starts programs in sessions of their own, as the tool Bash does
     has_loopback: bool = False  #: whether its processes reach each other at a loopback address of its own
+    #: Descriptors for stdin, stdout and stderr of a program inside: one pseudo-terminal for all three, or three pipes.
+    #: The host made them: a sandbox never has a descriptor of the user's own. The process finds their numbers in the
+    #: variable STDIO. The caller closes its own. A sandbox with them ends with its kernel.
+    stdio: tuple[int, ...] = ()
     tree: str = ""  #: the id of its tree's root, for people who inspect running sandboxes
     path: str = ""  #: the names of the runs from the root down to this run, for the same purpose
 

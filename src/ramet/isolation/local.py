@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from ramet.concurrency.deadline import run_shielded
@@ -105,16 +105,16 @@ class LocalBackend(ZygoteBackend):
         )
         self._probe = probe
 
-    async def start_zygote(self, image: Image, mounts: Mapping[str, str]) -> ZygoteClient:
+    async def start_zygote(self, image: Image, mounts: Mapping[str, str], writable: Collection[str]) -> ZygoteClient:
         """Start a zygote; see `ZygoteBackend`. In a pod, end a zygote first that was forked from the program."""
         if self._pod is not None and (waiting := prefork.claim_zygote()) is not None:
             await in_thread(waiting.end, name="ramet-wait")
-        return await super().start_zygote(image, mounts)
+        return await super().start_zygote(image, mounts, writable)
 
-    async def _start_shared(self, image: Image, mounts: Mapping[str, str]) -> ZygoteClient:
+    async def _start_shared(self, image: Image, mounts: Mapping[str, str], writable: Collection[str]) -> ZygoteClient:
         waiting = None if self._pod is None else prefork.claim_zygote()
         if waiting is None:
-            return await super()._start_shared(image, mounts)
+            return await super()._start_shared(image, mounts, writable)
         self._make_runs()
         return await ZygoteClient.from_prefork(*waiting, self._config._replace(mounts=mounts, image=image))
 

@@ -1,4 +1,4 @@
-"""Read-only mounts: the source of each mount on the host, and the parts that a sandbox may not see.
+"""Mounts: the source of each mount on the host, and the parts that a sandbox may not see.
 
 Rules:
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import PurePath
@@ -53,7 +53,7 @@ def roots_of(mounts: Iterable[str], rules: Roots | None = None) -> dict[str, str
     return {mount: _source(mount, rules or {}) or os.path.realpath(mount) for mount in mounts}
 
 
-def sources_by_mount(mounts: Iterable[str], roots: Roots | None) -> dict[str, str]:
+def sources_by_mount(mounts: Iterable[str], roots: Roots | None, field: str = "readonly_mounts") -> dict[str, str]:
     """Return the source of each mount, without checking it.
 
     Without `roots`, each mount is a root of its own, which is resolved now.
@@ -66,25 +66,25 @@ def sources_by_mount(mounts: Iterable[str], roots: Roots | None) -> dict[str, st
     for mount in mounts:
         source = _source(mount, roots)
         if source is None:
-            raise _make_refusal(mount, "it lies below no mount that the operator granted")
+            raise _make_refusal(mount, "it lies below no mount that the operator granted", field)
         sources[mount] = source
     return sources
 
 
-def sources_of(mounts: Iterable[str], roots: Roots | None, runs: str) -> dict[str, str]:
+def sources_of(mounts: Iterable[str], roots: Roots | None, runs: str, field: str = "readonly_mounts") -> dict[str, str]:
     """Return the source of each mount, as `sources_by_mount` does, and check that a sandbox may see it.
 
-    `runs` is the folder of all workspaces.
+    `runs` is the folder of all workspaces, `field` the name of the right in errors.
 
     Raises InvalidValue, which names the mount and the reason, if a mount lies below no root or does not exist. The same
     error is raised for a symbolic link on its path, and for a mount that is private to a kernel or the sandbox.
     """
-    sources = sources_by_mount(mounts, roots)
+    sources = sources_by_mount(mounts, roots, field)
     for mount, source in sources.items():
-        with open_source(mount, source):
+        with open_source(mount, source, field):
             pass
         if reason := _objection(source, runs):
-            raise _make_refusal(mount, reason)
+            raise _make_refusal(mount, reason, field)
     return sources
 
 
@@ -93,21 +93,21 @@ def source_below(path: str, sources: Sources) -> str | None:
     return _source(path, sources)
 
 
-def identities_of(sources: Sources) -> dict[str, FileIdentity]:
-    """Return the device and inode of each mount now.
+def identities_of(sources: Sources, writable: Collection[str] = ()) -> dict[str, FileIdentity]:
+    """Return the device and inode of each mount now; `writable` are those that an error calls so.
 
     Raises InvalidValue if a source no longer exists or its path now contains a link.
     """
     identities = {}
     for mount, source in sources.items():
-        with open_source(mount, source) as fd:
+        with open_source(mount, source, "writable_mounts" if mount in writable else "readonly_mounts") as fd:
             status = os.fstat(fd)
             identities[mount] = FileIdentity(status.st_dev, status.st_ino)
     return identities
 
 
 @contextmanager
-def open_source(mount: str, source: str) -> Iterator[int]:
+def open_source(mount: str, source: str, field: str = "readonly_mounts") -> Iterator[int]:
     """Open a mount's source and yield a descriptor of it.
 
     Raises InvalidValue, which names the mount, if the source cannot be opened.
@@ -115,17 +115,17 @@ def open_source(mount: str, source: str) -> Iterator[int]:
     try:
         fd = open_without_links(source)
     except OSError as error:
-        raise refusal(mount, error) from error
+        raise refusal(mount, error, field) from error
     try:
         yield fd
     finally:
         os.close(fd)
 
 
-def refusal(mount: str, error: OSError) -> InvalidValue:
+def refusal(mount: str, error: OSError, field: str = "readonly_mounts") -> InvalidValue:
     """Return the error that names a mount whose source could not be opened, and the reason."""
     is_link = error.errno == errno.ELOOP
-    return _make_refusal(mount, "it leads through a symbolic link" if is_link else os.strerror(error.errno or 0))
+    return _make_refusal(mount, "it leads through a symbolic link" if is_link else os.strerror(error.errno or 0), field)
 
 
 def states_in(sources: Sources, runs: str) -> tuple[str, ...]:
@@ -185,5 +185,5 @@ def _objection(source: str, runs: str) -> str:
     return f"it leads to {source}, which is private to a kernel" if runs and is_private(source, runs) else ""
 
 
-def _make_refusal(mount: str, reason: str) -> InvalidValue:
-    return InvalidValue("readonly_mounts", mount, f"{_ACCEPTED}: {reason}")
+def _make_refusal(mount: str, reason: str, field: str) -> InvalidValue:
+    return InvalidValue(field, mount, f"{_ACCEPTED}: {reason}")

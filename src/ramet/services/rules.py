@@ -13,6 +13,7 @@ from ramet.core.policy import rights
 from ramet.core.policy.policy import Grant, Policy, resolve_root_policy
 from ramet.host.egress.addresses import is_own_endpoint
 from ramet.isolation.mounts import roots_of, sources_of
+from ramet.isolation.writable_mounts.refusals import check_writable
 
 WEEK_S: Final = 7 * 86_400.0
 #: A failed agent holds no part of its team. It keeps its folder and, until the server ends, its conversation.
@@ -30,6 +31,7 @@ class Rules:
     agents: int | None = None  #: agents of all teams that hold a part concurrently
     sandboxed: bool | None = None  #: True: every agent. False: only agents that are requested with a policy
     mounts: Collection[str] | None = ()  #: folders, with everything below them
+    writable_mounts: Collection[str] | None = ()  #: folders likewise, to which agents may also write
     variables: Collection[str] | None = ()  #: variables of the server's own environment
     endpoints: Collection[str] | None = None  #: canonical; None: every public endpoint, like "*"
     backends: Collection[str] | None = None  #: the allowed backends of the server's sandboxes
@@ -42,7 +44,7 @@ class Rules:
     @cached_property
     def mount_roots(self) -> Mapping[str, str]:
         """The real paths of the mounts. Symbolic links are followed here, once, and never below a mount."""
-        return roots_of(map(os.path.normpath, self.mounts or ()))
+        return roots_of(map(os.path.normpath, (*(self.mounts or ()), *(self.writable_mounts or ()))))
 
     def policy_of(self, policy: Policy | None, *, needs_sandbox: bool) -> Policy | None:
         """Return the policy for an agent that requested `policy`; None means that it runs in the host."""
@@ -55,8 +57,11 @@ class Rules:
         if policy is None:
             return None
         grant = resolve_root_policy(policy)
+        writable = self.writable_mounts
         if self.mounts is not None:
-            self._check_mounts(self.mounts, grant.readonly_mounts)
+            self._check_mounts("mounts", (*self.mounts, *(writable or ())), grant.readonly_mounts)
+        if writable is not None:
+            check_writable(self._check_mounts("writable_mounts", writable, grant.writable_mounts), "")
         self._check_endpoints(grant.allowed_endpoints)
         if self.models is not None and (refused := rights.uncovered_models(self.models, grant.models)):
             why = f"more models than this server gives: {_join_names(refused)}"
@@ -68,13 +73,19 @@ class Rules:
                 raise SpawnRefused("policy.allowed_env_vars", f"{why}; rules.variables: {_join_names(self.variables)}")
         return grant
 
-    def _check_mounts(self, allowed_mounts: Collection[str], mounts: Collection[str]) -> None:
-        """Raise SpawnRefused for a mount that is not below an allowed one, or that a symbolic link leads out of it."""
-        field, accepted = "policy.readonly_mounts", f"rules.mounts: {_join_names(allowed_mounts)}"
+    def _check_mounts(
+        self, rule: Literal["mounts", "writable_mounts"], allowed_mounts: Collection[str], mounts: Collection[str]
+    ) -> Mapping[str, str]:
+        """Return the sources of mounts.
+
+        Raises SpawnRefused for a mount that is not below an allowed one, or that a symbolic link leads out of it.
+        """
+        right = "readonly_mounts" if rule == "mounts" else rule
+        field, accepted = f"policy.{right}", f"rules.{rule}: {_join_names(allowed_mounts)}"
         if uncovered := rights.uncovered_mounts(allowed_mounts, mounts):
             raise SpawnRefused(field, f"more of the host than this server gives: {_join_names(uncovered)}; {accepted}")
         try:
-            sources_of(mounts, self.mount_roots, "")
+            return sources_of(mounts, self.mount_roots, "", right)
         except InvalidValue as problem:
             raise SpawnRefused(field, f"{problem.value}: {problem.accepted}; {accepted}") from problem
 

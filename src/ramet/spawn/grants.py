@@ -14,11 +14,12 @@ from ramet.agent.adopted.mark import AdoptedFunction
 from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
 from ramet.agent.external.external import ExternalFunction
-from ramet.agent.external.program import Program
+from ramet.agent.external.program_policy import Program, Programs
 from ramet.core.errors import Bug, InvalidValue, SpawnRefused
 from ramet.core.limits import Limits
 from ramet.core.policy import rights
 from ramet.core.policy.decision import clamp_grant
+from ramet.core.policy.mount_rights import Mounts
 from ramet.core.policy.policy import Grant, Policy, narrow, resolve_root_policy
 from ramet.spawn.ports import TreePorts
 from ramet.spawn.run import Run
@@ -32,6 +33,19 @@ class Clamp(NamedTuple):
     name: str
     requested: float
     granted: float
+
+
+def program_of(agent: Agent, model: str | None, programs: Programs | None) -> Program | None:
+    """Return the program of an agent, with another model if one is given; None for any other agent.
+
+    Raises InvalidValue.
+    """
+    if not isinstance(agent.function, ExternalFunction):
+        return None
+    if programs is None:
+        raise InvalidValue("external", agent.name, "none here: this tree starts no programs of other makers")
+    own_model = agent.model if isinstance(agent.model, str) else None
+    return programs.find(agent.function.external, own_model if model in (None, "inherit") else model)
 
 
 def check_may_spawn(parent: Run, grant: Grant) -> None:
@@ -84,8 +98,8 @@ def child_grant(
     if parent_grant is not None:
         remaining_s = parent.seconds_left(services.clock.monotonic())
         grant, clamps = narrow(parent_grant, policy or Policy(), seconds_left=remaining_s)
-        if policy is not None and policy.readonly_mounts:
-            _check_mounts(grant.readonly_mounts, parent.sandbox.mount_roots, services)
+        if policy is not None and (policy.readonly_mounts or policy.writable_mounts):
+            _check_mounts(grant.mounts, parent.sandbox.mount_roots, services)
         if policy is not None and policy.allowed_endpoints:
             _check_endpoints(grant.allowed_endpoints, parent_grant.allowed_endpoints, services)
         return grant, tuple(Clamp(f"policy.{each.field}", each.requested, each.granted) for each in clamps)
@@ -106,9 +120,9 @@ def narrowed_to(most: Policy, grant: Grant | None, parent: Run | None, services:
     if grant is None:
         return None
     narrowed_grant = clamp_grant(grant, most)
-    if most.readonly_mounts:
+    if most.readonly_mounts or most.writable_mounts:
         roots = mount_roots_of(parent, grant, services)
-        _check_mounts(narrowed_grant.readonly_mounts, roots, services)
+        _check_mounts(narrowed_grant.mounts, roots, services)
     if most.allowed_endpoints:
         _check_endpoints(narrowed_grant.allowed_endpoints, grant.allowed_endpoints, services)
     return narrowed_grant
@@ -125,18 +139,18 @@ def mount_roots_of(
         assert services.placement is not None, "a run with a grant has a placement"
         of_program = rights.uncovered_mounts(tuple(roots), grant.readonly_mounts)
         return {**roots, **services.placement.mount_roots(of_program)}
-    if grant is None or not grant.readonly_mounts or services.placement is None:
+    if grant is None or not grant.mounts.paths or services.placement is None:
         return {}
-    return services.placement.mount_roots(grant.readonly_mounts)
+    return services.placement.mount_roots(grant.mounts.paths)
 
 
-def _check_mounts(mounts: Sequence[str], roots: Mapping[str, str], services: TreePorts) -> None:
+def _check_mounts(mounts: Mounts, roots: Mapping[str, str], services: TreePorts) -> None:
     """Raise SpawnRefused if a mount lies below one of the roots by name only."""
     assert services.placement is not None, "a run with a grant has a placement"
     try:
         services.placement.check_mounts(mounts, roots)
     except InvalidValue as problem:
-        raise SpawnRefused("policy.readonly_mounts", f"{problem.value}: {problem.accepted}") from problem
+        raise SpawnRefused(f"policy.{problem.field}", f"{problem.value}: {problem.accepted}") from problem
 
 
 def _check_endpoints(endpoints: Sequence[str], parent_endpoints: Sequence[str], services: TreePorts) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from ramet.agent.definition import Agent
-from ramet.agent.external.program import Programs
+from ramet.agent.external.program_policy import Programs
 from ramet.agent.history.compaction import Compaction
 from ramet.agent.hooks.config import HookConfig
 from ramet.concurrency.cancel import AbortController
@@ -20,6 +20,7 @@ from ramet.core.events import Event
 from ramet.core.ids import RunId
 from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.core.policy.decision import PolicyDecision, PolicyRequest
+from ramet.core.policy.mount_rights import Mounts
 from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy.policy import Grant, Policy
 from ramet.isolation.contract import Backend, Sandbox
@@ -66,7 +67,8 @@ class Placement(Protocol):
     async def backend(self, grant: Grant) -> Backend:
         """Return the backend for a run of this grant.
 
-        Raises IsolationUnavailable if no backend satisfies the grant, and InvalidValue for models on another machine.
+        Raises IsolationUnavailable if no backend satisfies the grant, and InvalidValue for models or writable mounts on
+        another machine.
         """
 
     def folder(self, run: RunInfo, *, is_there: bool = False) -> RunFolder:
@@ -81,8 +83,11 @@ class Placement(Protocol):
     def mount_roots(self, mounts: Sequence[str]) -> Mapping[str, str]:
         """Return the targets of the mounts that an operator grants now: see `ramet.isolation.mounts.roots_of`."""
 
-    def check_mounts(self, mounts: Sequence[str], roots: Mapping[str, str]) -> None:
-        """Raise InvalidValue for a mount that is forbidden, or that a link leads to from a root."""
+    def check_mounts(self, mounts: Mounts, roots: Mapping[str, str]) -> None:
+        """Raise InvalidValue for a mount that is forbidden, or that a link leads to from a root.
+
+        The field of the error is `readonly_mounts` or `writable_mounts`.
+        """
 
     def check_endpoints(self, endpoints: Sequence[str], parent_endpoints: Collection[str]) -> None:
         """Raise InvalidValue for a numeric address of this machine that is not listed above."""
@@ -96,8 +101,12 @@ class Placement(Protocol):
         Raises InvalidValue if the place of a port is occupied, and SandboxFailed.
         """
 
-    def observing(self, run: ToolUseContext, grant: Grant) -> AbstractAsyncContextManager[pathlib.Path | None]:
+    def observing(
+        self, run: ToolUseContext, grant: Grant, roots: Mapping[str, str]
+    ) -> AbstractAsyncContextManager[pathlib.Path | None]:
         """Record what is observed of the run's sandbox from outside while the context is open.
+
+        `roots` are those of its mounts: see `mount_roots`.
 
         Yields the socket of the proxy to its allowed endpoints, or None if there are none.
         """

@@ -225,7 +225,7 @@ class Run:
             return self.context.cwd
         if self.sandbox.clone is not None:
             return self.sandbox.clone.cwd(self.sandbox.folder.workspace)
-        is_mounted = any(self.context.cwd.is_relative_to(mount) for mount in self.grant.readonly_mounts)
+        is_mounted = any(self.context.cwd.is_relative_to(mount) for mount in self.grant.mounts.paths)
         return self.context.cwd if is_mounted else self.sandbox.folder.workspace
 
     @property

@@ -47,6 +47,8 @@ class SpawnRequest(metaclass=KnownFields):
     policy: Policy | None = None  #: with a policy, it runs in a sandbox; a child of a sandboxed run always does
     returns: Any = None  #: type of a sandboxed function's result; None uses its annotation
     on_output: Callable[[str, str], None] | None = None  #: called with "stdout" or "stderr", and text, as it arrives
+    #: Set by the host, and not recorded: descriptors for a program in the sandbox (`SandboxSpec.stdio`).
+    stdio: tuple[int, ...] = ()
     state_owner: str = ""  #: of a root, set by the host: the server's agent that alone owns the states of its tree
     import_dir: pathlib.Path | None = None  #: set by the host: a folder to read and import from, including later files
     call_id: CallId | None = None
@@ -65,6 +67,8 @@ class SpawnRequest(metaclass=KnownFields):
         check_callable("on_output", self.on_output)
         if self.state_owner:
             checked_name("state_owner", self.state_owner)
+        if len(self.stdio) not in (0, 1, 3) or (self.stdio and self.policy is None):
+            raise InvalidValue("stdio", self.stdio, "a descriptor of a terminal, or three of pipes, and a policy")
         if self.mode not in (None, "fresh", "fork"):
             raise InvalidValue("mode", self.mode, "'fresh', 'fork', or None")
 

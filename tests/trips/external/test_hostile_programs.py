@@ -12,7 +12,7 @@ from ramet.core.events import ApprovalAsked, ToolStarted
 from ramet.core.ids import RunId
 from ramet.core.outcome import Status
 from ramet.host.external.program_finder import ProgramFinder
-from ramet.spawn.sandbox import program_requests
+from ramet.spawn.external import program_requests
 from tests.support import hostile_drivers
 from tests.support.waiting import eventually
 from tests.trips.kits.external import scripted

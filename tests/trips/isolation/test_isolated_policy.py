@@ -28,6 +28,7 @@ WRONG: dict[str, list[Any]] = {
     "allowed_endpoints": ["example.org:443", ("example.org",), (":443",), ("a:0",), ("a:65536",), ("a b:1",), (1,)],
     "ports": [8000, "web", ["web"], {"web": 0}, {"web": 65536}, {"web": "80"}, {"web": True}, {"": 80}, {"../x": 80}],
     "readonly_mounts": ["/usr", ("usr",), ("../x",), ("~/x",), ("/a\0b",)],
+    "writable_mounts": ["/srv", ("srv",), ("../x",), ("~/x",), ("/a\0b",), ("/etc",), ("/a/.git",)],
     "tmpfs_size_mb": [-1, "8", 1.5],
     "workspace_size_mb": [-1, "8"],
     "max_output_bytes": [-1, "8"],
@@ -77,7 +78,8 @@ def test_a_policy_survives_a_round_trip_through_json() -> None:
     """A policy with every field, and one with none, decodes as it was encoded."""
     full = ramet.Policy(
         cpu_cores=0.5, memory_mb=128, pids=8, timeout_seconds=9.5, network="allow_list",
-        allowed_endpoints=("example.org:443",), ports={"web": 80}, readonly_mounts=("/opt/data",), tmpfs_size_mb=8,
+        allowed_endpoints=("example.org:443",), ports={"web": 80}, readonly_mounts=("/opt/data",),
+        writable_mounts=("/opt/project",), tmpfs_size_mb=8,
         workspace_size_mb=8,
         max_output_bytes=1000, allowed_env_vars=("LANG",), env_vars={"A": "b"}, secrets={"token": "t"},
         allow_sub_agents=True, max_sub_agent_depth=1, max_sub_agents=2, isolation=ramet.Isolation.L1, retry_count=1,

@@ -71,6 +71,16 @@ async def test_models_are_refused_where_their_requests_are_not_forwarded(runtime
     assert (await runtime.run_agent(agent=agents.speak, args=(["a"],), policy=ramet.Policy())).status == "completed"
 
 
+async def test_writable_mounts_are_refused_where_folders_are_copies(runtime: ramet.AgentRuntime) -> None:
+    """The refusal names the field and the folder."""
+    policy = ramet.Policy(writable_mounts=["/srv/project"])
+
+    with pytest.raises(InvalidValue, match="copies") as refusal:
+        await runtime.run_agent(agent=agents.speak, args=(["a"],), policy=policy)
+
+    assert (refusal.value.field, refusal.value.value) == ("policy.writable_mounts", ["/srv/project"])
+
+
 def contents(result: AgentResult) -> dict[str, str]:
     """Return the contents of the artifacts by name."""
     return {each.name: Path(each.path or "").read_text() for each in result.artifacts}

@@ -135,6 +135,35 @@ async def test_a_child_cannot_change_the_folder(tmp_path: pathlib.Path, backend:
 
 
 @both
+async def test_a_child_changes_a_folder_that_its_policy_lets_it_write_to(
+    tmp_path: pathlib.Path, backend: Backend
+) -> None:
+    """Commands and file tools begin in the session's folder, and change it."""
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "kept.txt").write_text("as it was")
+    script: dict[str, list[Say | Call | Fail | str]] = {
+        "Go": [Call("Agent", {"subagent_type": "writer", "prompt": "write"}), "done"],
+        "write": [
+            Call("Write", {"file_path": str(project / "new.txt"), "content": "made"}),
+            Call("Bash", {"command": "echo changed > kept.txt"}),
+            "Written.",
+        ],
+    }
+    writer = Agent(name="writer", description="Writes files", instructions="Write.")
+    async with Session(
+        ScriptedModel(script=script), workspace_tools(), agents=[writer], cwd=project, backend=backend,
+        policy=Policy(writable_mounts=(str(project),)), unattended=True,
+    ) as guest_session:  # fmt: skip
+        assert (await guest_session.ask("Go")).value == "done"
+
+    assert {each.name: each.read_text() for each in project.glob("*.txt")} == {
+        "kept.txt": "changed\n",
+        "new.txt": "made",
+    }
+
+
+@both
 async def test_a_budget_holds_for_requests_from_sandboxes(tmp_path: pathlib.Path, backend: Backend) -> None:
     """A limit of five calls for the tree ends a child in a sandbox that wants more."""
     greedy: list[Say | Call | str] = [Call("Glob", {"pattern": "*"}) for _ in range(20)]

@@ -9,8 +9,8 @@ import pty
 import sys
 import termios
 from asyncio.subprocess import PIPE, Process
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, NamedTuple
 
 from tests.support.providers import Provider
@@ -98,9 +98,25 @@ class Terminal:
             self._news.clear()
             await self._news.wait()
 
+    @property
+    def modes(self) -> list[Any]:
+        """Return the modes of the terminal, as of `termios.tcgetattr`."""
+        return termios.tcgetattr(self._keyboard)
+
+    def resize(self, lines: int, columns: int) -> None:
+        """Change the size, of which the foreground gets a signal."""
+        termios.tcsetwinsize(self._keyboard, (lines, columns))
+
     def type(self, keys: str) -> None:
         """Press keys; `\\x03` is Ctrl-C, which the terminal turns into a signal."""
         os.write(self._keyboard, keys.encode())
+
+    async def enter(self, keys: str, shown: str) -> None:
+        """Press keys, and Enter once the program shows what it has read: together they would be a pasted text."""
+        count = self.text.count(shown)
+        self.type(keys)
+        await self.shows(shown, count + 1)
+        self.type("\r")
 
     async def end(self) -> int:
         """Wait for the end of the process and of its output."""
@@ -114,6 +130,41 @@ class Terminal:
 @asynccontextmanager
 async def terminal(*args: str, server: Provider, columns: int = 80, lines: int = 24) -> AsyncIterator[Terminal]:
     """Yield a terminal in which `ramet …` has just started."""
+
+    def start(**options: Any) -> AbstractAsyncContextManager[Process]:
+        if not starts_warm():
+            options["preexec_fn"] = _own_terminal
+        return running_ramet(*args, server=server, **options)
+
+    async with _open_terminal(start, columns, lines) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def shell_terminal(script: str) -> AsyncIterator[Terminal]:
+    """Yield a terminal whose shell has just begun a script, in which `$RAMET` is the command line."""
+
+    @asynccontextmanager
+    async def start(**options: Any) -> AsyncIterator[Process]:
+        env = environment(None, RAMET=f"{sys.executable} -m ramet")
+        options["preexec_fn"] = _own_terminal
+        process = await asyncio.create_subprocess_exec("sh", "-c", script, env=env, **options)
+        try:
+            async with asyncio.timeout(BOUND_S):
+                yield process
+        finally:
+            if process.returncode is None:
+                process.kill()
+            await process.wait()
+
+    async with _open_terminal(start, 80, 24) as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def _open_terminal(
+    start: Callable[..., AbstractAsyncContextManager[Process]], columns: int, lines: int
+) -> AsyncIterator[Terminal]:
     keyboard, line = pty.openpty()
     termios.tcsetwinsize(line, (lines, columns))
     modes = termios.tcgetattr(line)
@@ -123,9 +174,7 @@ async def terminal(*args: str, server: Provider, columns: int = 80, lines: int =
     asyncio.get_running_loop().add_reader(keyboard, terminal.read)
     options: dict[str, Any] = {"stdin": line, "stdout": line, "stderr": line, "start_new_session": True}
     try:
-        if not starts_warm():
-            options["preexec_fn"] = _own_terminal
-        async with running_ramet(*args, server=server, **options) as terminal.process:
+        async with start(**options) as terminal.process:
             os.close(line)
             yield terminal
     finally:

@@ -176,6 +176,7 @@ async def test_an_answer_never_widens_a_grant(backend: Any, tmp_path: pathlib.Pa
         memory_mb=4096,
         allowed_endpoints=("*",),
         readonly_mounts=("/usr",),
+        writable_mounts=("/srv",),
         allowed_env_vars=("HOME",),
         allow_sub_agents=True,
         isolation=ramet.Isolation.L0,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.cli.values import parse_folder, parse_int, parse_name, parse_number
+from ramet.cli.values import parse_folder, parse_int, parse_memory, parse_name, parse_number
 
 
 @pytest.mark.parametrize(
@@ -63,3 +63,14 @@ def test_an_empty_name_is_refused() -> None:
     assert parse_name("x") == "x"
     with pytest.raises(argparse.ArgumentTypeError):
         parse_name("  ")
+
+
+def test_memory_is_given_in_mebibytes_or_gibibytes() -> None:
+    assert [parse_memory(text) for text in ("512M", "2G", "1g")] == [512, 2048, 1024]
+
+
+@pytest.mark.parametrize("text", ["", "2", "G", "0M", "-1G", "1.5G", "2T", "2GB", "2 G\n"])
+def test_an_invalid_amount_of_memory_is_refused(text: str) -> None:
+    """A number without a unit is no amount: it might be meant in bytes."""
+    with pytest.raises(argparse.ArgumentTypeError, match="expected an amount of memory such as 512M or 2G"):
+        parse_memory(text)

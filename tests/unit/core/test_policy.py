@@ -57,7 +57,8 @@ PARENT = Grant(
     timeout_seconds=600.0,
     allowed_endpoints=("api.example.org:443", "*.wild.example.org:443"),
     ports={"web": 8000, "metrics": 9090},
-    readonly_mounts=("/data/sets", "/opt/models"),
+    readonly_mounts=("/data/sets", "/opt/models", "/project/vendor"),
+    writable_mounts=("/project",),
     tmpfs_size_mb=32,
     workspace_size_mb=128,
     max_output_bytes=1000,
@@ -489,6 +490,15 @@ RIGHTS: list[tuple[str, Any, bool]] = [
     ("readonly_mounts", ["/data"], False),
     ("readonly_mounts", ["/data/sets2"], False),
     ("readonly_mounts", ["/etc"], False),
+    ("readonly_mounts", ["/project/vendor", "/project/src"], True),
+    ("readonly_mounts", ["/projects"], False),
+    ("writable_mounts", [], True),
+    ("writable_mounts", ["/project/src", "/project/src/deep"], True),
+    ("writable_mounts", ["/data/sets"], False),
+    ("writable_mounts", ["/project/vendor"], False),
+    ("writable_mounts", ["/project/vendor/one"], False),
+    ("writable_mounts", ["/projects"], False),
+    ("writable_mounts", ["/srv"], False),
     ("allowed_env_vars", [], True),
     ("allowed_env_vars", ["LANG", "MODE"], True),
     ("allowed_env_vars", ["HOME"], False),
@@ -524,8 +534,74 @@ def test_a_right_that_the_parent_lacks_is_refused_by_name(field: str, value: Any
         assert granted_value == {name: PARENT.secrets[name] for name in value}
     elif field == "allowed_env_vars":
         assert set(granted_value) == set(value) - {"MODE"}
+    elif field == "readonly_mounts":  # One in a writable mount stays.
+        assert set(granted_value) == {*value, "/project/vendor"}
     else:
         assert granted_value == getattr(request, field)
+
+
+@pytest.mark.parametrize(
+    ("asked", "readonly", "writable"),
+    [
+        ({}, ("/data", "/project/vendor"), ("/project",)),
+        ({"readonly_mounts": []}, ("/project/vendor",), ("/project",)),
+        ({"readonly_mounts": ["/project"]}, ("/project",), ()),
+        ({"readonly_mounts": ["/project/docs"]}, ("/project/docs", "/project/vendor"), ("/project",)),
+        ({"readonly_mounts": [], "writable_mounts": ["/project/src"]}, (), ("/project/src",)),
+        ({"readonly_mounts": ["/project/src"], "writable_mounts": []}, ("/project/src",), ()),
+    ],
+    ids=str,
+)
+def test_a_read_only_mount_of_the_parent_stays_in_a_writable_one(
+    asked: dict[str, Any], readonly: tuple[str, ...], writable: tuple[str, ...]
+) -> None:
+    """A child that does not name it has it, too: it could write there otherwise."""
+    parent = resolve_root_policy(policy(readonly_mounts=["/data", "/project/vendor"], writable_mounts=["/project"]))
+
+    assert narrow(parent, policy(**asked))[0].mounts == (readonly, writable)
+
+
+def test_a_folder_in_both_lists_of_mounts_is_an_invalid_value() -> None:
+    """The error names the folder, whichever way it is written."""
+    with pytest.raises(InvalidValue, match="/project") as refusal:
+        policy(readonly_mounts=["/project"], writable_mounts=["/project//"])
+
+    assert refusal.value.field == "policy.writable_mounts"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/etc", "/etc/cron.d", "/usr/local/bin", "/bin", "/boot", "/var", "/var/spool/cron", "/project/.git",
+        "/project/.git/hooks", "/project/.GIT", "/project/.ramet", "/project/.ramet/skills", "/proc", "/tmp", "/",
+    ],
+)  # fmt: skip
+def test_a_folder_that_programs_of_the_host_obey_is_no_writable_mount(path: str) -> None:
+    """The name alone decides here."""
+    with pytest.raises(InvalidValue) as refusal:
+        policy(writable_mounts=[path])
+
+    assert refusal.value.field == "policy.writable_mounts"
+
+
+def test_no_writable_mount_is_granted_where_mounts_of_a_root_are_listed() -> None:
+    """The list is one of folders to read."""
+    with pytest.raises(SpawnRefused) as refusal:
+        resolve_root_policy(policy(writable_mounts=["/data/sets"]), allow_mounts=["/data"])
+
+    assert refusal.value.limit == "policy.writable_mounts"
+
+
+def test_the_read_only_mounts_of_a_child_are_bounded_with_those_of_its_parent() -> None:
+    """A guest cannot make the list longer with each generation."""
+    parent = resolve_root_policy(
+        policy(readonly_mounts=[f"/project/{number}" for number in range(200)], writable_mounts=["/project"])
+    )
+
+    with pytest.raises(SpawnRefused, match="at most 256") as refusal:
+        narrow(parent, policy(readonly_mounts=[f"/project/x{number}" for number in range(100)]))
+
+    assert refusal.value.limit == "policy.readonly_mounts"
 
 
 def test_a_refusal_is_short_and_names_the_missing_rights() -> None:

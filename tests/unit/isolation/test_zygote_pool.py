@@ -49,6 +49,16 @@ def test_a_zygote_with_another_source_of_a_mount_does_not_serve() -> None:
     assert not kind.serves("bare", {"/link": "/second"}, COMMON_PATHS)
 
 
+def test_a_zygote_serves_a_run_that_may_write_to_the_same_of_its_mounts() -> None:
+    """A mount is shown to the children of a zygote either for reading or for writing."""
+    kind = ZygoteKind("bare", {"/a": "/a", "/b": "/b"}, writable=frozenset({"/a"}))
+
+    assert kind.serves("bare", {"/a": "/a", "/b": "/b"}, COMMON_PATHS, ["/a"])
+    assert kind.serves("bare", {"/b": "/b"}, COMMON_PATHS)
+    assert not kind.serves("bare", {"/a": "/a"}, COMMON_PATHS)
+    assert not kind.serves("bare", {"/a": "/a", "/b": "/b"}, COMMON_PATHS, ["/a", "/b"])
+
+
 @given(st.lists(st.lists(st.sampled_from("ab"), min_size=1, max_size=4).map(lambda parts: "/" + "/".join(parts))))
 def test_outermost_paths_cover_every_path_and_not_each_other(paths: list[str]) -> None:
     outer = outermost(tuple(paths))

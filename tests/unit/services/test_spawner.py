@@ -283,6 +283,7 @@ BAD: dict[str, tuple[dict[str, Any], type[RametError], str]] = {
     "wait below none": ({"wait_s": -1.0}, InvalidValue, "wait_s"),
     "wait without end": ({"wait_s": float("inf")}, InvalidValue, "wait_s"),
     "a folder of the host": ({"policy": Policy(readonly_mounts=["/etc"])}, SpawnRefused, "readonly_mounts"),
+    "a folder to write to": ({"policy": Policy(writable_mounts=["/srv"])}, SpawnRefused, "writable_mounts"),
     "a variable of the host": ({"policy": Policy(allowed_env_vars=["HOME"])}, SpawnRefused, "HOME"),
     "a secret without a value": ({"policy": Policy(secrets=["token"])}, InvalidValue, "policy.secrets"),
 }

@@ -13,6 +13,7 @@ from msgspec import Struct
 from ramet.core.errors import InvalidValue
 from ramet.core.limits import NO_LIMITS, Limits
 from ramet.core.policy import rights
+from ramet.core.policy.mount_rights import clamp_mounts
 from ramet.core.policy.policy import LIMIT_FIELDS, Grant, Policy
 
 #: The number of characters of a reason that are recorded.
@@ -127,10 +128,8 @@ def clamp_grant(grant: Grant, maximum: Policy) -> Grant:
     if maximum.ports is not None:
         ports = dict(maximum.ports)
         changes["ports"] = {name: port for name, port in grant.ports.items() if ports.get(name) == port}
-    if maximum.readonly_mounts is not None:
-        changes["readonly_mounts"] = _intersection(
-            grant.readonly_mounts, tuple(maximum.readonly_mounts), rights.uncovered_mounts
-        )
+    mounts = clamp_mounts(grant.mounts, maximum.readonly_mounts, maximum.writable_mounts)
+    changes["readonly_mounts"], changes["writable_mounts"] = mounts
     if maximum.allowed_env_vars is not None or maximum.env_vars is not None:
         names = set(maximum.allowed_env_vars or ())
         changes["allowed_env_vars"] = tuple(name for name in grant.allowed_env_vars if name in names)

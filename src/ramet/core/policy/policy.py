@@ -17,8 +17,10 @@ from msgspec.structs import force_setattr
 
 from ramet.core.arguments import KnownFields, unknown_field
 from ramet.core.errors import InvalidValue, SpawnRefused
+from ramet.core.policy import mount_rights, rights
 from ramet.core.policy import reservation as reservations
-from ramet.core.policy import rights
+from ramet.core.policy.mount_rights import Mounts
+from ramet.core.policy.numbers import Integer, Number
 from ramet.core.policy.reservation import Reservation
 
 
@@ -88,6 +90,7 @@ class Policy(PolicyFields, frozen=True, kw_only=True, forbid_unknown_fields=True
     models: Sequence[str] | None = None
     ports: Mapping[str, int] | Sequence[tuple[str, int]] | None = None  #: by name, TCP ports that the host may reach
     readonly_mounts: Sequence[str] | None = None  #: absolute paths of the host, seen inside at the same path
+    writable_mounts: Sequence[str] | None = None  #: likewise, folders; of nested mounts the innermost decides
     tmpfs_size_mb: int | None = None  #: of /tmp and of /dev/shm, each
     workspace_size_mb: int | None = None  #: of the run's own folder, its working directory
     max_output_bytes: int | None = None  #: of result and artifacts; of stdout and stderr each
@@ -112,6 +115,8 @@ class Policy(PolicyFields, frozen=True, kw_only=True, forbid_unknown_fields=True
             raise InvalidValue("policy.network", self.network, "'allow_list' where allowed_endpoints has entries")
         if self.allowed_endpoints is not None and self.network is None:
             force_setattr(self, "network", "allow_list")
+        if both := {*(self.readonly_mounts or ())}.intersection(self.writable_mounts or ()):
+            raise InvalidValue("policy.writable_mounts", min(both), "no folder that readonly_mounts has, too")
 
 
 class Grant(PolicyFields, frozen=True, kw_only=True):
@@ -128,6 +133,7 @@ class Grant(PolicyFields, frozen=True, kw_only=True):
     models: tuple[str, ...] = ()  #: empty: none
     ports: dict[str, int] = field(default_factory=dict)  #: on its own loopback, reached from the host alone
     readonly_mounts: tuple[str, ...] = ()
+    writable_mounts: tuple[str, ...] = ()
     tmpfs_size_mb: int = 64
     workspace_size_mb: int = 256
     max_output_bytes: int = 16 * 1024 * 1024
@@ -142,6 +148,13 @@ class Grant(PolicyFields, frozen=True, kw_only=True):
     retry_delay_seconds: float = 1.0
     reservation: Reservation | None = None
 
+    @property
+    def mounts(self) -> Mounts:
+        """Return the mounts of both kinds; a path in both lists is read-only."""
+        return Mounts(
+            self.readonly_mounts, tuple(each for each in self.writable_mounts if each not in self.readonly_mounts)
+        )
+
 
 #: The grant of an agent that requests nothing.
 DEFAULTS = Grant()
@@ -153,30 +166,6 @@ class ClampedLimit(NamedTuple):
     field: str
     requested: float
     granted: float
-
-
-class _Integer(Struct, frozen=True):
-    """A check for a whole number within bounds."""
-
-    minimum: int
-    maximum: int
-
-    def __call__(self, field: str, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not self.minimum <= value <= self.maximum:
-            raise InvalidValue(field, value, f"a whole number from {self.minimum} to {self.maximum}")
-        return value
-
-
-class _Number(Struct, frozen=True):
-    """A check for a number within bounds; NaN is never accepted."""
-
-    minimum: float
-    maximum: float
-
-    def __call__(self, field: str, value: object) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float) or not self.minimum <= value <= self.maximum:
-            raise InvalidValue(field, value, f"a number from {self.minimum:g} to {self.maximum:g}")
-        return float(value)
 
 
 def _isolation(field: str, value: object) -> Isolation:
@@ -199,16 +188,16 @@ def _boolean(field: str, value: object) -> bool:
 
 
 #: The fields that are clamped. None accepts 0 if 0 means "unlimited" (a tmpfs) or leaves nothing to run with.
-_LIMITS: dict[str, _Integer | _Number] = {
-    "cpu_cores": _Number(0.01, 4096),  # the least quota of a cgroup is 1 ms of 100 ms
-    "memory_mb": _Integer(1, 2**24),
-    "pids": _Integer(1, 2**22),  # PID_MAX_LIMIT of Linux
-    "timeout_seconds": _Number(0.001, 366 * 86400),
-    "tmpfs_size_mb": _Integer(1, 2**24),
-    "workspace_size_mb": _Integer(1, 2**24),
-    "max_output_bytes": _Integer(1, 2**40),
-    "max_sub_agent_depth": _Integer(0, 1000),
-    "max_sub_agents": _Integer(0, 10**6),
+_LIMITS: dict[str, Integer | Number] = {
+    "cpu_cores": Number(0.01, 4096),  # the least quota of a cgroup is 1 ms of 100 ms
+    "memory_mb": Integer(1, 2**24),
+    "pids": Integer(1, 2**22),  # PID_MAX_LIMIT of Linux
+    "timeout_seconds": Number(0.001, 366 * 86400),
+    "tmpfs_size_mb": Integer(1, 2**24),
+    "workspace_size_mb": Integer(1, 2**24),
+    "max_output_bytes": Integer(1, 2**40),
+    "max_sub_agent_depth": Integer(0, 1000),
+    "max_sub_agents": Integer(0, 10**6),
 }
 
 #: The names of the fields that are clamped.
@@ -216,13 +205,14 @@ LIMIT_FIELDS: tuple[str, ...] = tuple(_LIMITS)
 
 _CHECKS: dict[str, Callable[[str, object], object]] = {
     **_LIMITS,
-    "retry_count": _Integer(0, 1000),
-    "retry_delay_seconds": _Number(0, 86400),
+    "retry_count": Integer(0, 1000),
+    "retry_delay_seconds": Number(0, 86400),
     "network": _network,
     "allowed_endpoints": rights.endpoints,
     "models": rights.models,
     "ports": rights.ports,
     "readonly_mounts": rights.mounts,
+    "writable_mounts": mount_rights.writable_mounts,
     "allowed_env_vars": rights.variables,
     "env_vars": rights.variable_values,
     "secrets": rights.secrets,
@@ -235,8 +225,10 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
 def resolve_root_policy(policy: Policy, *, allow_mounts: Collection[str] | None = None) -> Grant:
     """Return the grant of a root: the requested fields, else the defaults.
 
-    With `allow_mounts=None` the caller decides on mounts. Raises SpawnRefused if a mount is neither one of
-    `allow_mounts` nor below one. Raises InvalidValue if a secret has no value: a root has no parent to take it from.
+    With `allow_mounts=None` the caller decides on mounts. Otherwise SpawnRefused is raised for a mount that is neither
+    one of `allow_mounts` nor below one, and for every writable mount.
+
+    Raises InvalidValue if a secret has no value: a root has no parent to take it from.
     """
     requested = {name: getattr(policy, name) for name in Grant.__struct_fields__ if getattr(policy, name) is not None}
     values = msgspec.structs.asdict(DEFAULTS) | requested
@@ -246,6 +238,7 @@ def resolve_root_policy(policy: Policy, *, allow_mounts: Collection[str] | None 
         raise InvalidValue("policy.secrets", "(a name without a value, not shown)", reason)
     if allow_mounts is not None:
         _refuse("readonly_mounts", rights.uncovered_mounts(allow_mounts, values["readonly_mounts"]))
+        _refuse("writable_mounts", values["writable_mounts"])
     return Grant(
         **values | _environment(values["allowed_env_vars"], values["env_vars"], {}) | {"secrets": dict(secrets)}
     )
@@ -271,7 +264,7 @@ def narrow(
     )
     models = _inherit(requested.models, parent.models)
     ports = cast("Mapping[str, int]", _inherit(requested.ports, parent.ports))
-    mounts = _inherit(requested.readonly_mounts, parent.readonly_mounts)
+    mounts = mount_rights.child_mounts(parent.mounts, requested.readonly_mounts, requested.writable_mounts)
     names = _inherit(requested.allowed_env_vars, parent.allowed_env_vars)
     values = _inherit(requested.env_vars, parent.env_vars)
     secrets = _inherit(requested.secrets, ())
@@ -279,7 +272,8 @@ def narrow(
     _refuse("allowed_endpoints", rights.uncovered_endpoints(parent.allowed_endpoints, endpoints))
     _refuse("models", rights.uncovered_models(parent.models, models))
     _refuse("ports", [f"{name}={port}" for name, port in ports.items() if parent.ports.get(name) != port])
-    _refuse("readonly_mounts", rights.uncovered_mounts(parent.readonly_mounts, mounts))
+    _refuse("readonly_mounts", rights.uncovered_mounts(parent.mounts.paths, mounts.readonly))
+    _refuse("writable_mounts", [each for each in mounts.writable if not parent.mounts.is_writable(each)])
     _refuse("allowed_env_vars", [name for name in names if name not in parent_names])
     _refuse("env_vars", [name for name in values if name not in parent_names])
     _refuse("secrets", [name for name in secrets if name not in parent.secrets])
@@ -297,7 +291,8 @@ def narrow(
         allowed_endpoints=tuple(endpoints),
         models=tuple(models),
         ports=dict(ports),
-        readonly_mounts=tuple(mounts),
+        readonly_mounts=mounts.readonly,
+        writable_mounts=mounts.writable,
         secrets={name: parent.secrets[name] for name in secrets},
         allow_sub_agents=_inherit(requested.allow_sub_agents, parent.allow_sub_agents),
         isolation=isolation,

@@ -45,6 +45,8 @@ _RESERVED_TREES = ("/proc", "/sys", "/dev", "/run", "/var/run")  #: trees of the
 
 #: A variable of a sandbox. It names folders that Python inside imports from, after everything that is installed there.
 IMPORTS = "RAMET_IMPORTS"
+#: A variable of a sandbox, set by its backend: the numbers of the descriptors that its program gets, as "3" or "3,4,5".
+STDIO = "RAMET_STDIO"
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
 #: Variables that make a loader, an interpreter, a shell or a resolver execute or apply the setter's code or rules.

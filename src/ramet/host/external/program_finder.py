@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ramet.agent.external.external import External
-from ramet.agent.external.program import Needs, Program
+from ramet.agent.external.program_policy import Needs, Program
 from ramet.core.errors import InvalidValue
 from ramet.guest.external.run_external import run_external
 from ramet.host.external.locate import Location, find, locate
@@ -15,7 +15,7 @@ _DEFAULT_NEEDS = Needs(memory_mb=1024, pids=256)
 
 
 class ProgramFinder:
-    """The port `ramet.agent.external.program.Programs`: it reads PATH each time, so that a program may be installed."""
+    """A finder of programs: it reads PATH each time, so that one may be installed while the kernel works."""
 
     run = staticmethod(run_external)
 

@@ -18,17 +18,21 @@ from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import InvalidValue, IsolationUnavailable, MissingExtra, RametError, SandboxFailed, Unknown
 from ramet.core.events import EndpointAsked, ThresholdCrossed
+from ramet.core.policy.mount_rights import Mounts
 from ramet.core.policy.policy import Grant, Isolation, Policy
 from ramet.core.policy.reservation import Reservation
 from ramet.host.egress.addresses import is_own_endpoint
 from ramet.host.egress.connection import ProxyDecision, ProxyQuota
 from ramet.host.egress.proxy import Proxy
+from ramet.host.sandbox.grant_checks import can_be_fresh, check_remote
+from ramet.host.sandbox.new_entries import reporting_new_entries
 from ramet.host.sandbox.run_ports import RunPorts
 from ramet.isolation.contract import Backend, ConfigurableBackend, ProcessBackend, ReservingBackend, Sandbox
 from ramet.isolation.limits.cgroups import reap_groups
-from ramet.isolation.mounts import Roots, roots_of, sources_of
+from ramet.isolation.mounts import Roots, roots_of
 from ramet.isolation.workspace.folder_retention import FolderLimits
 from ramet.isolation.workspace.run_dirs import PROXY_SOCKET, RunFolder, RunFolders
+from ramet.isolation.writable_mounts.refusals import checked_sources
 from ramet.tools.context import ToolUseContext
 from ramet.tools.run_info import RunInfo
 
@@ -315,13 +319,12 @@ class TreePlacement:
     async def backend(self, grant: Grant) -> Backend:
         backend = await self.sandboxes.backend()
         probe = await backend.probe()
-        if grant.isolation.rank > probe.level.rank and not _can_be_fresh(backend, probe.level, grant):
+        if grant.isolation.rank > probe.level.rank and not can_be_fresh(backend, probe.level, grant):
             missing = probe.missing or (f"a backend that offers {grant.isolation}",)
             remedy = probe.remedy or f"ask for at most {probe.level}: {backend.name} offers no more anywhere"
             raise IsolationUnavailable(grant.isolation, probe.level, missing, remedy)
-        if grant.models and probe.remote:
-            accepted = f"nothing on {backend.name}: requests are forwarded for sandboxes of the kernel's own machine"
-            raise InvalidValue("policy.models", list(grant.models), accepted)
+        if probe.remote:
+            check_remote(grant, backend.name)
         return backend
 
     def folder(self, run: RunInfo, *, is_there: bool = False) -> RunFolder:
@@ -340,9 +343,9 @@ class TreePlacement:
         """Resolve the roots of mounts. See `Placement`."""
         return roots_of(mounts, self.sandboxes.mount_rules)
 
-    def check_mounts(self, mounts: Sequence[str], roots: Mapping[str, str]) -> None:
+    def check_mounts(self, mounts: Mounts, roots: Mapping[str, str]) -> None:
         """Check mounts against their roots. See `Placement`."""
-        sources_of(mounts, roots, str(self.sandboxes.folders.root))
+        checked_sources(mounts, roots, str(self.sandboxes.folders.root))
 
     def check_endpoints(self, endpoints: Sequence[str], parent_endpoints: Collection[str]) -> None:
         """Check that endpoints do not name the host itself. See `Placement`."""
@@ -372,11 +375,11 @@ class TreePlacement:
             await run_shielded(ports.close())
 
     @asynccontextmanager
-    async def observing(self, run: ToolUseContext, grant: Grant) -> AsyncGenerator[pathlib.Path | None]:
+    async def observing(self, run: ToolUseContext, grant: Grant, roots: Roots) -> AsyncGenerator[pathlib.Path | None]:
         """Record thresholds and endpoints of the run; yield the socket of its proxy, or None without any endpoint."""
         self.sandboxes.contexts_by_run[run.run.id] = run
         try:
-            async with self._network(run, grant) as proxy:
+            async with reporting_new_entries(run, grant, roots), self._network(run, grant) as proxy:
                 yield proxy
         finally:
             del self.sandboxes.contexts_by_run[run.run.id]
@@ -411,8 +414,3 @@ class TreePlacement:
             yield
         finally:
             await run_shielded(run_proxy.close())
-
-
-def _can_be_fresh(backend: Backend, offered: Isolation, grant: Grant) -> bool:
-    """Return whether a backend that offers L2 with a zygote can also offer L2 without one."""
-    return backend.name == "bwrap" and grant.isolation is Isolation.FRESH and offered is Isolation.L2

@@ -56,7 +56,7 @@ class ToolProcesses:
     def __init__(self, sandboxes: Sandboxes, policy: Policy) -> None:
         """Create the tool processes. Raises InvalidValue for a policy that no process of the kind `local` can keep."""
         self._sandboxes, self._grant = sandboxes, _resolve_grant(policy)
-        self._mount_roots = roots_of(self._grant.readonly_mounts)
+        self._mount_roots = roots_of(self._grant.mounts.paths)
         self._placement: TreePlacement = sandboxes.placement()
         self._checked_tools: dict[int, BaseTool] = {}  #: kept, so that an id stands for one tool
         self._numbers = itertools.count(1)
@@ -141,7 +141,7 @@ class ToolProcesses:
             run=context.run.id,
             grant=grant,
             workspace=folder / "work",
-            cwd=cwd if any(cwd.is_relative_to(mount) for mount in grant.readonly_mounts) else None,
+            cwd=cwd if any(cwd.is_relative_to(mount) for mount in grant.mounts.paths) else None,
             mount_roots=self._mount_roots,
             image="llm" if packed.is_heavy else "bare",
             env=self._placement.env(context.run, grant),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -98,10 +98,10 @@ class Confinement(NamedTuple):
         rules.grant(read=(*self.read, _ZERO), execute=self.execute, write=self.write, devices=_DEVICES)
         return rules
 
-    def apply(self, assignment: Assignment, rules: landlock.Rules | None) -> None:
+    def apply(self, assignment: Assignment, rules: landlock.Rules | None, stdio: Sequence[int] = ()) -> None:
         """Confine this process permanently. Raises OSError.
 
-        `rules` were made before the process received any data.
+        `rules` were made before the process received any data. `stdio` has the descriptors of its program.
         """
         has_namespaces = self.config.is_apart
         if has_namespaces:
@@ -111,9 +111,9 @@ class Confinement(NamedTuple):
         if has_namespaces and assignment.has_network and rules is not None:
             rules.close()
             rules = self.rules(tcp=True)
-        self.apply_inside(assignment, rules)
+        self.apply_inside(assignment, rules, stdio)
 
-    def apply_inside(self, assignment: Assignment, rules: landlock.Rules | None) -> None:
+    def apply_inside(self, assignment: Assignment, rules: landlock.Rules | None, stdio: Sequence[int] = ()) -> None:
         """Confine, as `apply` does, a process that is in its user namespace already."""
         has_network = assignment.has_network
         if not self.config.is_apart:  # A process that shares its memory with it must outlive it.
@@ -137,11 +137,15 @@ class Confinement(NamedTuple):
             devices = (_ZERO,) if assignment.has_unmapped_memory else ()
             rules.grant(read=secrets, execute=import_dirs, write=(assignment.workspace,), devices=devices)
             self._grant_mounts(assignment, rules)
+            for fd in filter(os.isatty, stdio):
+                rules.grant_terminal(fd)
             if has_network and not self.config.is_apart:
                 rules.connect(PROXY_PORT)
             rules.enforce()
             rules.close()
         if self.programs:
+            if assignment.writable:
+                seccomp.install(seccomp.plain_modes_program())
             seccomp.install(self.programs[has_network, assignment.has_unmapped_memory])
 
     def forbid_unix_sockets(self) -> None:
@@ -158,13 +162,14 @@ class Confinement(NamedTuple):
         """Grant each mount at its place in the host's root, or where it was put back over a folder in memory."""
         for path, source in assignment.mounts.items():
             if self.config.mode == "bwrap":
-                rules.grant(execute=(path,))
+                is_writable = path in assignment.writable
+                rules.grant(execute=() if is_writable else (path,), edit=(path,) if is_writable else ())
                 continue
             try:
                 fd = open_without_links(source)
             except FileNotFoundError:
                 fd = open_without_links(path)
-            rules.grant_opened(fd)
+            rules.grant_opened(fd, is_writable=path in assignment.writable)
             os.close(fd)
 
     def _nproc(self, assignment: Assignment) -> int | None:

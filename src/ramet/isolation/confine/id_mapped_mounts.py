@@ -1,6 +1,7 @@
-"""Files of root that an ordinary user may read in one place, as if they were the user's; they stay unchanged.
+"""Files of root that an ordinary user may read, or also write, in one place, as if they were the user's.
 
-Runs as root in a private mount namespace. The mount is read-only, and shows only the requested files.
+Runs as root in a private mount namespace. The mount shows only the requested files. Unless it is to be writable, it is
+read-only. A file that the user makes in a writable one belongs to root on the disk.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from ramet.isolation.linux import calls
 _OPEN_TREE, _MOVE_MOUNT, _MOUNT_SETATTR = 428, 429, 442  #: the same on all machines
 _CLONE, _CLOEXEC = 1, os.O_CLOEXEC
 _EMPTY_PATH, _RECURSIVE, _FROM_EMPTY_PATH, _TO_EMPTY_PATH = 0x1000, 0x8000, 0x4, 0x40
-_RDONLY, _IDMAP = 0x1, 0x10_0000
+_RDONLY, _NOSUID, _NODEV, _IDMAP = 0x1, 0x2, 0x4, 0x10_0000
 
 
-def idmap_mount(target: int, uid: int, gid: int) -> bool:
+def idmap_mount(target: int, uid: int, gid: int, *, is_writable: bool = False) -> bool:
     """Mount the file or folder behind a handle over itself, so that root's files appear as this user's.
 
     Returns False where the file system cannot do that.
@@ -28,7 +29,8 @@ def idmap_mount(target: int, uid: int, gid: int) -> bool:
     try:
         users = _namespace(uid, gid)
         try:
-            attributes = b"".join(each.to_bytes(8, "little") for each in (_RDONLY | _IDMAP, 0, 0, users))
+            access = _NOSUID | _NODEV if is_writable else _RDONLY
+            attributes = b"".join(each.to_bytes(8, "little") for each in (access | _IDMAP, 0, 0, users))
             flags = _EMPTY_PATH | _RECURSIVE
             calls.syscall("mount_setattr", _MOUNT_SETATTR, tree, b"", flags, attributes, len(attributes))
             calls.syscall("move_mount", _MOVE_MOUNT, tree, b"", target, b"", _FROM_EMPTY_PATH | _TO_EMPTY_PATH)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path, PurePath
 
 from ramet.isolation.linux import calls
@@ -18,16 +18,20 @@ from ramet.isolation.linux.beneath import open_without_links
 _HANDLE = os.O_PATH | os.O_CLOEXEC
 
 
-def grant_path_access(paths: Iterable[str], uid: int, gid: int, sources: Mapping[str, str]) -> None:
+def grant_path_access(
+    paths: Iterable[str], uid: int, gid: int, sources: Mapping[str, str], owned: Collection[str] = ()
+) -> None:
     """Let a user reach every one of `paths`, in this process and its later children. Raises OSError.
 
-    For a path in `sources` the user reaches the source: a path without a symbolic link.
+    For a path in `sources` the user reaches the source: a path without a symbolic link. Folders of `owned`, and below,
+    stay as they are: the caller makes their files appear as the user's.
     """
     calls.unshare(calls.CLONE_NEWNS)
     calls.mount("none", "/", None, calls.MS_REC | calls.MS_SLAVE)
     inaccessible: dict[str, list[str]] = {}
     for path in sorted(set(paths), key=lambda path: (path.count("/"), path)):
-        if (folder := first_inaccessible(path, uid, gid)) is not None:
+        folder = first_inaccessible(path, uid, gid)
+        if folder is not None and not any(PurePath(folder).is_relative_to(each) for each in owned):
             inaccessible.setdefault(folder, []).append(path)
     for folder, inner_paths in inaccessible.items():
         if not any(PurePath(folder).is_relative_to(other) for other in inaccessible if other != folder):

@@ -65,6 +65,8 @@ class MountSetup:
                 calls.umount(path, calls.MNT_DETACH | calls.UMOUNT_NOFOLLOW)
         self._mounts = assignment.mounts
         self._hide(assignment.hidden_folders)
+        if assignment.writable:
+            self._open_writable(assignment)
         _bind(workspace, assignment.workspace)
         if self._config.mode != "bwrap":  # Bubblewrap's binds have these flags already.
             _restrict(assignment.workspace, calls.MS_NOSUID | calls.MS_NODEV, off=calls.MS_RDONLY)
@@ -114,6 +116,36 @@ class MountSetup:
                 _restrict(each, calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV)
         for folder in parents:
             _restrict(folder, calls.MS_RDONLY)
+
+    def _open_writable(self, assignment: Assignment) -> None:
+        """Make the writable mounts writable, and what is protected in them read-only again.
+
+        Covers of folders in a mount, which exist by now, stay as they are. Of nested mounts the innermost decides. A
+        folder on the path to such a part becomes a mount, too: no process renames a mount, and so none moves the part
+        away and puts another one in its place. A path that has become a symbolic link is an error.
+        """
+        targets = {}
+        for path in sorted(assignment.mounts, key=lambda path: path.count("/")):
+            is_bound = self._config.mode == "bwrap" or path in self._put_back
+            target = targets[path] = path if is_bound else assignment.mounts[path]
+            if self._config.mode != "bwrap":
+                _bind_again(open_without_links(target))
+            if path in assignment.writable:
+                _restrict_opened(open_without_links(target), calls.MS_NOSUID | calls.MS_NODEV, off=calls.MS_RDONLY)
+            elif self._config.mode != "bwrap":
+                _restrict_opened(open_without_links(target), calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV)
+        for path in assignment.writable:
+            folder = open_without_links(targets[path])
+            for entry in assignment.pinned.get(path, ()):
+                _bind_again(open_beneath(folder, entry))
+            for entry in assignment.protected.get(path, ()):
+                _bind_again(open_beneath(folder, entry))
+                _restrict_opened(open_beneath(folder, entry), calls.MS_RDONLY | calls.MS_NOSUID | calls.MS_NODEV)
+            if path in assignment.placeholders:
+                fd = open_beneath(folder, ".git")
+                calls.mount("tmpfs", f"/proc/self/fd/{fd}", "tmpfs", _FLAGS | calls.MS_RDONLY, "size=4k,mode=755")
+                os.close(fd)
+            os.close(folder)
 
     def _handle_of(self, path: str) -> int:
         """Return a handle of a path to put back.
@@ -168,6 +200,18 @@ def _restrict(path: str, flags: int, *, off: int = 0) -> None:
     has = os.statvfs(path).f_flag
     times = calls.MS_RELATIME if has & _ST_RELATIME else has & _ST_NO_TIMES or _MS_STRICTATIME
     calls.mount("none", path, None, calls.MS_REMOUNT | calls.MS_BIND | has & _ST_SAFE & ~off | times | flags)
+
+
+def _bind_again(fd: int) -> None:
+    """Make a mount of the file or folder behind a descriptor at its own place; closes the descriptor."""
+    calls.mount(f"/proc/self/fd/{fd}", f"/proc/self/fd/{fd}", None, calls.MS_BIND | calls.MS_REC)
+    os.close(fd)
+
+
+def _restrict_opened(fd: int, flags: int, *, off: int = 0) -> None:
+    """Change flags, as `_restrict` does, of the mount whose root is behind a descriptor; closes the descriptor."""
+    _restrict(f"/proc/self/fd/{fd}", flags, off=off)
+    os.close(fd)
 
 
 def _size(size_mb: int) -> str:

@@ -232,7 +232,10 @@ class KubernetesBackend:
     def _check(self, spec: SandboxSpec) -> None:
         """Reject an invalid spec before anything is created. Raises InvalidValue, SandboxFailed."""
         runs = str(self._runs)
-        workspace, mounts, _ = paths_of(spec, runs)
+        if spec.grant.writable_mounts:
+            accepted = "nothing in a pod: its folders are copies"
+            raise InvalidValue("writable_mounts", list(spec.grant.writable_mounts), accepted)
+        workspace, mounts, *_ = paths_of(spec, runs)
         if not spec.workspace.is_dir():
             raise InvalidValue("workspace", str(spec.workspace), f"a folder below {runs}")
         real = Path(os.path.realpath(runs))
@@ -244,6 +247,8 @@ class KubernetesBackend:
             raise InvalidValue("cwd", str(cwd), "a folder of the workspace or of readonly_mounts")
         if spec.grant.ports:
             raise InvalidValue("ports", dict(spec.grant.ports), NO_PORTS)
+        if spec.stdio:
+            raise InvalidValue("stdio", spec.stdio, "nothing: a terminal, or a pipe, does not reach another machine")
         self._check_open()
 
     def _check_open(self) -> None:

@@ -30,6 +30,8 @@ _REFER, _TRUNCATE, _IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 _READ = _READ_FILE | _READ_DIR
 _MAKE = _MAKE_DIR | _MAKE_REG | _MAKE_SOCK | _MAKE_FIFO | _MAKE_SYM  #: no devices
 _WRITE = _READ | _WRITE_FILE | _TRUNCATE | _REMOVE_DIR | _REMOVE_FILE | _MAKE | _REFER
+_EDIT = _EXECUTE | _WRITE & ~(_MAKE_SOCK | _MAKE_FIFO)
+_OWN_TERMINAL = "/dev/tty"  #: the controlling terminal of the process that opens it, and no other
 _ON_FILES = _EXECUTE | _WRITE_FILE | _READ_FILE | _TRUNCATE | _IOCTL_DEV
 
 #: ABI → rights on files that it knows. Also with 4: TCP; with 6: scopes.
@@ -101,24 +103,33 @@ class Rules:
         execute: Iterable[Path] = (),
         write: Iterable[Path] = (),
         devices: Iterable[Path] = (),
+        edit: Iterable[Path] = (),
     ) -> None:
         """Keep these rights on the files that exist now, whatever is at the path later.
 
         `execute` includes reading; `write` includes reading, making, removing, and renaming across folders; `devices`
-        are existing files to read and write. Paths that do not exist, or that the caller cannot reach, are skipped.
+        are existing files to read and write; `edit` includes `execute`, and writing plain files, folders and links, but
+        making no sockets and pipes. Paths that do not exist, or that the caller cannot reach, are skipped.
         """
         for paths, rights in (
             (read, _READ),
             (execute, _READ | _EXECUTE),
             (write, _WRITE),
             (devices, _READ_FILE | _WRITE_FILE),
+            (edit, _EDIT),
         ):
             for path in paths:
                 _grant(self._fd, path, rights & self._handled_access)
 
-    def grant_opened(self, fd: int) -> None:
-        """Keep the rights of `execute` on the file or folder behind a descriptor, and below."""
-        _grant_opened(self._fd, fd, (_READ | _EXECUTE) & self._handled_access)
+    def grant_opened(self, fd: int, *, is_writable: bool = False) -> None:
+        """Keep the rights of `execute`, or of `edit`, on the file or folder behind a descriptor, and below."""
+        _grant_opened(self._fd, fd, (_EDIT if is_writable else _READ | _EXECUTE) & self._handled_access)
+
+    def grant_terminal(self, fd: int) -> None:
+        """Keep the right to read, write and control a terminal, and the terminal that is this process's own."""
+        rights = (_READ_FILE | _WRITE_FILE | _IOCTL_DEV) & self._handled_access
+        _grant_opened(self._fd, fd, rights)
+        _grant(self._fd, _OWN_TERMINAL, rights)
 
     def connect(self, *ports: int) -> None:
         """Keep the right to connect to these TCP ports, of any address. Raises OSError where TCP is not restricted."""

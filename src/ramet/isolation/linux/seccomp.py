@@ -23,6 +23,8 @@ _IOCTLS = {"TIOCSTI": 0x5412, "TIOCLINUX": 0x541C, "TIOCCONS": 0x541D, "TIOCSETD
 _AF_UNIX, _AF_INET, _AF_INET6 = 1, 2, 10
 _STREAM, _DGRAM, _SEQPACKET = 1, 2, 5
 _SOCK_TYPE = 0xF
+_SETID = 0o6000  #: setuid and setgid
+_MAKES_A_FILE = 0o100 | 0o2000_0000  #: O_CREAT, O_TMPFILE
 _IFMT, _IFCHR, _IFBLK = 0xF000, 0x2000, 0x6000
 _SCHEDULERS = (0, 3, 5)  #: other, batch, idle: none of them real-time
 _RESET_ON_FORK = 0x4000_0000
@@ -140,6 +142,27 @@ def program(
     for name in denied_calls:
         if name in number:
             code += _branch_on_call(number[name], _return(deny))
+    code += _return(_ALLOW)
+    return b"".join(struct.pack("=HBBI", *each) for each in code)
+
+
+def plain_modes_program(machine: str | None = None) -> bytes:
+    """Return a further filter: no file gets a setuid or setgid bit (EPERM), however it is made.
+
+    `openat2` does not exist (ENOSYS), because its mode is behind a pointer.
+    """
+    number = syscall_numbers.table_of(machine or os.uname().machine).number
+    deny = _ERRNO | errno.EPERM
+    code: _Code = [(_LOAD, 0, 0, _NR)]
+    code += _branch_on_call(number["openat2"], _return(_ERRNO | errno.ENOSYS))
+    for name, mode in syscall_numbers.MODES.items():
+        if name in number:
+            code += _branch_on_call(number[name], [*_argument(mode, _SETID), *_only((0,), deny)])
+    for name, flags in (("open", 1), ("openat", 2)):
+        if name in number:
+            is_old = _branch_on_call(0, _return(_ALLOW))  # Without these flags the mode is not read.
+            mode_check = [*_argument(flags + 1, _SETID), *_only((0,), deny)]
+            code += _branch_on_call(number[name], [*_argument(flags, _MAKES_A_FILE), *is_old, *mode_check])
     code += _return(_ALLOW)
     return b"".join(struct.pack("=HBBI", *each) for each in code)
 

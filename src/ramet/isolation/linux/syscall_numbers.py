@@ -12,12 +12,16 @@ NEWEST = 469
 #: Calls whose arguments are compared, or that install the filter: name → number on x86_64, on aarch64.
 _JUDGED = {
     "clone": (56, 220),
+    "creat": (85, None),
     "clone3": (435, 435),
     "fcntl": (72, 25),
     "ioctl": (16, 29),
     "mknod": (133, None),
     "mknodat": (259, 33),
     "mmap": (9, 222),
+    "open": (2, None),
+    "openat": (257, 56),
+    "openat2": (437, 437),
     "prctl": (157, 167),
     "sched_setscheduler": (144, 119),
     "listen": (50, 201),
@@ -55,6 +59,9 @@ OTHERS = {
 
 #: Calls that send, with the position of the flags among the arguments.
 SENDING = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
+
+#: Calls that set the mode of a file, with the position of the mode among the arguments.
+MODES = {"chmod": 1, "fchmod": 1, "fchmodat": 2, "fchmodat2": 2, "creat": 1, "mknod": 1, "mknodat": 2}
 
 #: Calls that change modes, owners, times and attributes of files, which Landlock does not decide.
 METADATA = {

@@ -316,6 +316,9 @@ def _check(spec: SandboxSpec) -> None:
     """Check what only the kernel's side can check. Raises InvalidValue."""
     if not spec.workspace.is_dir():
         raise InvalidValue("workspace", str(spec.workspace), "a folder")
+    if spec.grant.writable_mounts:
+        accepted = "nothing on another machine: its folders are copies"
+        raise InvalidValue("writable_mounts", list(spec.grant.writable_mounts), accepted)
     workspace = spec.workspace.resolve()
     for mount, source in sources_by_mount(map(absolute, spec.grant.readonly_mounts), spec.mount_roots).items():
         if workspace != Path(source) and workspace.is_relative_to(source):

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ramet.core.errors import InvalidValue, SandboxFailed
+from ramet.core.policy.mount_rights import Mounts
 from ramet.isolation import mounts, safe_walk
 from ramet.isolation.assignment import Assignment, ZygoteConfig
 from ramet.isolation.contract import SandboxSpec
 from ramet.isolation.linux.beneath import open_beneath, open_without_links
+from ramet.isolation.writable_mounts.refusals import checked_sources
 
 #: Processor time that a run may use beyond its time limit, so that the time limit ends the run first.
 CPU_SLACK_S = 5
@@ -27,6 +29,7 @@ class Paths(NamedTuple):
 
     workspace: str
     mounts: Mapping[str, str]  #: with the source of each
+    writable: tuple[str, ...]  #: those of the mounts that are writable
     import_dir: str | None
 
 
@@ -35,7 +38,8 @@ def paths_of(spec: SandboxSpec, runs: str) -> Paths:
     workspace = absolute(spec.workspace)
     if not workspace.startswith(f"{runs}/"):
         raise InvalidValue("workspace", str(spec.workspace), f"a folder below {runs}")
-    sources = mounts.sources_of(map(absolute, spec.grant.readonly_mounts), spec.mount_roots, runs)
+    readonly, writable = (tuple(map(absolute, each)) for each in spec.grant.mounts)
+    sources = checked_sources(Mounts(readonly, writable), spec.mount_roots, runs)
     if spec.cwd is not None and (source := mounts.source_below(absolute(spec.cwd), sources)) is not None:
         _check_cwd(absolute(spec.cwd), source)
     import_dir = None if spec.import_dir is None else absolute(spec.import_dir)
@@ -43,13 +47,13 @@ def paths_of(spec: SandboxSpec, runs: str) -> Paths:
         not import_dir.startswith(f"{runs}/") or not _is_folder_of(runs, import_dir[len(runs) + 1 :])
     ):
         raise InvalidValue("import_dir", str(spec.import_dir), f"a folder below {runs}")
-    return Paths(workspace, sources, import_dir)
+    return Paths(workspace, sources, writable, import_dir)
 
 
 def build_assignment(spec: SandboxSpec, config: ZygoteConfig, owner: tuple[int, int] | None) -> Assignment:
     """Return the assignment of an agent, and give the workspace to its user. Raises InvalidValue or SandboxFailed."""
     grant, runs = spec.grant, config.runs
-    workspace, sources, import_dir = paths_of(spec, runs)
+    workspace, sources, writable, import_dir = paths_of(spec, runs)
     proxy = None if spec.proxy is None else absolute(spec.proxy)
     if proxy is not None and not proxy.startswith(f"{runs}/"):
         raise InvalidValue("proxy", str(spec.proxy), f"a socket below {runs}")
@@ -64,11 +68,18 @@ def build_assignment(spec: SandboxSpec, config: ZygoteConfig, owner: tuple[int, 
         if grant.ports:
             raise InvalidValue("ports", dict(grant.ports), f"nothing, {machine}")
         raise InvalidValue("models", tuple(grant.models), f"nothing, {machine}")
+    if writable and not (config.is_apart and config.has_landlock and config.has_seccomp):
+        machine = "where a run has no namespaces, Landlock and seccomp: nothing in a folder could be kept read-only"
+        raise InvalidValue("writable_mounts", writable, f"nothing, {machine}")
+    if spec.stdio and not config.is_apart:
+        raise InvalidValue("stdio", spec.stdio, "nothing, where a run has no namespaces; backend='bwrap' gives them")
     if owner is not None:
         try:
             _give(runs, workspace[len(runs) + 1 :].split("/"), owner)
             if import_dir is not None:
                 _open_path(runs, import_dir[len(runs) + 1 :].split("/"), owner)
+            for fd in spec.stdio:  # So that /dev/stderr can be opened inside.
+                os.fchown(fd, *owner)
         except OSError as error:
             raise SandboxFailed(f"workspace {workspace}: {error.strerror}") from error
     return Assignment(
@@ -89,6 +100,8 @@ def build_assignment(spec: SandboxSpec, config: ZygoteConfig, owner: tuple[int, 
         has_unmapped_memory=False,
         ports=tuple(grant.ports.values()),
         has_loopback=spec.has_loopback,
+        writable=writable,
+        stdio_count=len(spec.stdio),
     )
 
 
@@ -112,7 +125,7 @@ def _check_cwd(cwd: str, source: str) -> None:
         os.close(open_without_links(source))
     except OSError as error:
         if error.errno == errno.ELOOP:
-            accepted = "a folder of readonly_mounts: it leads through a symbolic link"
+            accepted = "a folder of its mounts: it leads through a symbolic link"
             raise InvalidValue("cwd", cwd, accepted) from error
 
 

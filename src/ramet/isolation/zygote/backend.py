@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
-import json
 import os
 import signal
-import socket
 import sys
 import weakref
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
@@ -33,14 +31,13 @@ from ramet.isolation.limits.watchdog import Watchdog, WatchedSandbox
 from ramet.isolation.linux import procfs
 from ramet.isolation.mounts import identities_of, states_in
 from ramet.isolation.probe import NAMESPACES, Finding, level_of, probe_machine
-from ramet.isolation.state_search import StateSearch
+from ramet.isolation.writable_mounts.preparation import MountPreparation
 from ramet.isolation.zygote.admission import absolute, allow_traverse, build_assignment, is_open
-from ramet.isolation.zygote.child import FAILED, STARTED
 from ramet.isolation.zygote.client import ZygoteClient
 from ramet.isolation.zygote.dedicated import DedicatedZygotes
 from ramet.isolation.zygote.launcher import Launch
 from ramet.isolation.zygote.pool import Pool
-from ramet.isolation.zygote.process import ZygoteChild
+from ramet.isolation.zygote.process import ZygoteChild, send_assignment, wait_started
 from ramet.isolation.zygote.sandbox import CRASHES, ForkedSandbox
 from ramet.isolation.zygote.termination import terminate
 
@@ -78,7 +75,7 @@ class ZygoteBackend:
         self._limits = container.ContainerLimits()
         self._has_read_only_root = False  #: in namespaces without bubblewrap
         self._watchdog = Watchdog()
-        self._state_search = StateSearch()
+        self._preparation = MountPreparation(self._runtime.folders)
         self._pool = Pool(
             self._start_shared, parked_count=parked_count, protected_paths=(self._runs, *self._runtime.folders)
         )
@@ -106,22 +103,27 @@ class ZygoteBackend:
         level = self._level(await self.probe(), spec.grant.isolation)
         assignment = build_assignment(spec, self._config, self.owner)
         if assignment.mounts and self._config.is_apart:  # Elsewhere paths cannot be hidden.
-            hidden_folders = await in_thread(
-                lambda: self._state_search.find_folders(assignment.mounts), name="ramet-search"
-            )
-            assignment = assignment._replace(hidden_folders=hidden_folders)
-        assignment = await self._enter(spec.run, assignment)
+            assignment = await self._preparation.prepare(assignment)
+        try:
+            assignment = await self._enter(spec.run, assignment)
+        except BaseException:
+            await run_shielded(self._preparation.release(assignment))
+            raise
         try:
             return await self._start_child(spec, level, assignment)
         except BaseException as problem:
-            await run_shielded(self._leave())
+            await run_shielded(self._leave_sandbox(assignment))
             if isinstance(problem, SandboxFailed):  # The start may have failed because a mount has become a link.
-                identities_of(assignment.mounts)
+                identities_of(assignment.mounts, assignment.writable)
             raise
 
     async def _enter(self, run: str, assignment: Assignment) -> Assignment:
         """Prepare the container for a run; return the assignment for its process. Raises SandboxFailed."""
         return assignment
+
+    async def _leave_sandbox(self, assignment: Assignment) -> None:
+        await self._leave()
+        await self._preparation.release(assignment)
 
     async def _leave(self) -> None:
         """Clear the container after a run whose processes have all ended. Idempotent."""
@@ -131,7 +133,7 @@ class ZygoteBackend:
         try:
             async with asyncio.timeout(START_S):
                 zygote, child = await (self._dedicated_zygotes if is_fresh else self._pool).take(
-                    spec.image, assignment.mounts
+                    spec.image, assignment.mounts, assignment.writable
                 )
                 try:
                     sandbox = await self._assign(spec, level, zygote, child, assignment)
@@ -145,7 +147,7 @@ class ZygoteBackend:
         if self._config.mode == "pod":
             return sandbox  # The only one.
         if is_fresh:
-            self._dedicated_zygotes.prepare(spec.image, assignment.mounts)
+            self._dedicated_zygotes.prepare(spec.image, assignment.mounts, assignment.writable)
         else:
             zygote.refill_soon()
         return sandbox
@@ -236,17 +238,17 @@ class ZygoteBackend:
             raise IsolationUnavailable(isolation, probe.level, probe.missing, probe.remedy)
         return probe.level
 
-    async def _start_shared(self, image: Image, mounts: Mapping[str, str]) -> ZygoteClient:
+    async def _start_shared(self, image: Image, mounts: Mapping[str, str], writable: Collection[str]) -> ZygoteClient:
         """Start a zygote whose children may share its address space."""
-        return await self.start_zygote(image, mounts)
+        return await self.start_zygote(image, mounts, writable)
 
-    async def start_zygote(self, image: Image, mounts: Mapping[str, str]) -> ZygoteClient:
+    async def start_zygote(self, image: Image, mounts: Mapping[str, str], writable: Collection[str]) -> ZygoteClient:
         """Start one more zygote, which the caller then owns.
 
         Raises SandboxFailed, or InvalidValue if a mount has become a link.
         """
         owner = self._make_runs()
-        config = self._config._replace(mounts=mounts, image=image, identities=identities_of(mounts))
+        config = self._config._replace(mounts=mounts, image=image, identities=identities_of(mounts, writable))
         if mounts:
             config = config._replace(states=states_in(mounts, self._runs))
         uid, gid = owner or (None, None)
@@ -255,7 +257,8 @@ class ZygoteBackend:
         paths = tuple(dict.fromkeys((*_with_real_paths((*config.runtime, config.runs)), *sources)))
         granted_paths = tuple(dict.fromkeys((*sources, *_with_real_paths(unreadable))))
         launch = Launch(config.mode, uid, gid, paths, granted_paths, os.getpid(), sources=sources)
-        launch = launch._replace(is_read_only=self._has_read_only_root)
+        shown_writable = tuple({*writable, *(mounts[each] for each in writable)})
+        launch = launch._replace(is_read_only=self._has_read_only_root, writable=shown_writable)
         if config.mode == "bwrap":
             program = bubblewrap.find() or ""
             by_handle = bool(mounts) and await in_thread(lambda: bubblewrap.binds_handles(program), name="ramet-bwrap")
@@ -296,10 +299,10 @@ class ZygoteBackend:
         watched_sandbox = None
         async with self._in_own_group(grant, zygote, child) as cgroup_fds:
             bounds = self._reservation_groups.bounds(grant.memory_mb, grant.reservation)  # Its group exists by now.
-            await _send_assignment(child, assignment, cgroup_fds)
+            await send_assignment(child, assignment, (*cgroup_fds, *spec.stdio))
             watched_sandbox = self._watch(spec.run, grant, child, assignment)  # While the child closes its gates.
             try:
-                await _wait_started(child)
+                await wait_started(child)
             except BaseException:
                 if watched_sandbox is not None:
                     watched_sandbox.close()
@@ -312,7 +315,7 @@ class ZygoteBackend:
             assignment,
             watched_sandbox,
             on_end=lambda exit: self._look_at(zygote, exit),
-            on_leaving=self._leave,
+            on_leaving=lambda: self._leave_sandbox(assignment),
             oom_kills=container.oom_kills if not self._config.is_apart and cgroup is None else None,
             bounds=bounds,
             make_freezer_group=lambda: self._freezer_groups.make(self._prefix),
@@ -387,33 +390,6 @@ def is_apart(findings: Mapping[str, Finding]) -> bool:
 
 def _limits(grant: Grant) -> SandboxLimits:
     return {"memory_mb": grant.memory_mb, "cpu_cores": grant.cpu_cores, "pids": grant.pids}
-
-
-async def _send_assignment(child: ZygoteChild, assignment: Assignment, cgroup_fds: Sequence[int]) -> None:
-    """Send a parked child its assignment, and descriptors to enter its group. Raises SandboxFailed."""
-    data = json.dumps(assignment).encode()
-    length = len(data).to_bytes(4, "big")
-    try:
-        if cgroup_fds:
-            socket.send_fds(child.channel, [length], cgroup_fds)  # The first message on the channel: there is room.
-        else:
-            data = length + data
-        await asyncio.get_running_loop().sock_sendall(child.channel, data)
-    except OSError as error:
-        raise SandboxFailed(f"a sandbox did not start: {error}") from error
-
-
-async def _wait_started(child: ZygoteChild) -> None:
-    """Wait until the child reports that all gates are closed. Raises SandboxFailed."""
-    loop = asyncio.get_running_loop()
-    try:
-        answer = await loop.sock_recv(child.channel, 1)
-        if answer == STARTED:
-            return
-        reason = await loop.sock_recv(child.channel, 4096) if answer == FAILED else b"it ended"
-    except OSError as error:
-        raise SandboxFailed(f"a sandbox did not start: {error}") from error
-    raise SandboxFailed(f"a sandbox could not be made: {reason.decode(errors='replace')}")
 
 
 def _with_real_paths(paths: Sequence[str]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import NoReturn
 
-from ramet.core.policy.rights import PROXY_PORT
+from ramet.core.policy.rights import PROXY_PORT, STDIO
 from ramet.isolation.assignment import Assignment
 from ramet.isolation.confine.gates import Confinement
 from ramet.isolation.confine.sandbox_root import MountSetup
@@ -33,7 +33,8 @@ OUT_OF_MEMORY = 137  #: exit code of an agent that did not handle a MemoryError
 _SETUP_FAILED = 70
 _SAMPLE = b'["", {"A": "a"}, "", "", "", {}, {}, null, null, 1, 1, 1, 1, 1, false]'  #: a sample of an assignment
 _NOT_FOUND = 127
-_FDS_SPACE = socket.CMSG_SPACE(8 * array.array("i").itemsize)  #: of a group that the process enters
+#: of a group that the process enters, and of a program that it starts
+_FDS_SPACE = socket.CMSG_SPACE(16 * array.array("i").itemsize)
 _PATH = "/usr/local/bin:/usr/bin:/bin"
 _PROXIED = ("http_proxy", "https_proxy", "all_proxy")
 
@@ -143,42 +144,46 @@ def _become(
     _renew_shared_state()
     warm_pages(gates)
     rules = gates.rules()
-    assignment = _receive_assignment(channel, is_apart=mount_setup is not None)
+    assignment, stdio = _receive_assignment(channel, is_apart=mount_setup is not None)
     if assignment is None:
         return None, lambda: None
     _turn_output(output)
     os.environ.clear()
     os.environ.update(environment(assignment))
+    if stdio:
+        os.environ[STDIO] = ",".join(map(str, stdio))
     if mount_setup is not None:
         mount_setup.apply(assignment)
     os.chdir(assignment.cwd)
     relay = _relay_in_pod(assignment.proxy) if assignment.proxy is not None and mount_setup is None else None
-    gates.apply(assignment, rules)
+    gates.apply(assignment, rules, stdio)
     channel.sendall(STARTED)
     return assignment, relay or _relay
 
 
-def _receive_assignment(channel: socket.socket, *, is_apart: bool) -> Assignment | None:
-    """Wait for the assignment: four bytes of length, then JSON.
+def _receive_assignment(channel: socket.socket, *, is_apart: bool) -> tuple[Assignment | None, Sequence[int]]:
+    """Wait for the assignment: four bytes of length, then JSON. Also returns the descriptors of its program.
 
-    Enters the control group through the descriptors that come with it, and closes them.
+    Enters the control group through the other descriptors that come with it, and closes them.
     """
-    data, need, cgroup_fds = bytearray(), 4, array.array("i")
+    data, need, received_fds = bytearray(), 4, array.array("i")
     while len(data) < need:
         chunk, ancillary, _, _ = channel.recvmsg(need - len(data), _FDS_SPACE, socket.MSG_CMSG_CLOEXEC)
         if not chunk:
-            return None
+            return None, ()
         data += chunk
         for _, _, fds in ancillary:
-            cgroup_fds.frombytes(fds)
+            received_fds.frombytes(fds)
         if need == 4 == len(data):
             need += int.from_bytes(data, "big")
+    assignment = Assignment(*json.loads(data[4:]))
+    cgroup_fds = received_fds[: len(received_fds) - assignment.stdio_count]
     for cgroup_fd in cgroup_fds:
         os.write(cgroup_fd, b"0")
         os.close(cgroup_fd)
     if cgroup_fds and is_apart:
         calls.unshare(calls.CLONE_NEWCGROUP)  # Inside, the process sees its own group as the root group.
-    return Assignment(*json.loads(data[4:]))
+    return assignment, received_fds[len(cgroup_fds) :]
 
 
 def _renew_shared_state() -> None:

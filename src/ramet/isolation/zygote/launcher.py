@@ -44,6 +44,7 @@ class Launch(NamedTuple):
     arguments: tuple[str, ...] = ()  #: the arguments of bwrap
     files: Mapping[str, str] = {}  #: files that bwrap makes inside: path to content
     sources: Mapping[str, str] = {}  #: of mounts among the paths, and of the sources themselves: see `isolation.mounts`
+    writable: tuple[str, ...] = ()  #: of the granted paths, those that the user may also write to
     is_read_only: bool = False  #: whether the host's root is read-only, in namespaces without bwrap
 
 
@@ -58,7 +59,7 @@ def main(control: int, leash: int) -> NoReturn:
         os._exit(0)
     launch = Launch(*request.body)
     if launch.uid is not None and launch.gid is not None:
-        drop_privileges(launch.uid, launch.gid, launch.paths, launch.granted_paths, launch.sources)
+        drop_privileges(launch.uid, launch.gid, launch.paths, launch.granted_paths, launch.sources, launch.writable)
     if os.getuid() == 0 or os.geteuid() == 0:
         sys.exit("refused: a sandbox of uid 0 would not be confined")
     if launch.mode not in APART:  # A zygote without a pid namespace must end other processes before itself.
@@ -83,28 +84,40 @@ def drop_privileges(
     paths: Collection[str],
     granted_paths: Iterable[str] = (),
     sources: Mapping[str, str] = _NO_SOURCES,
+    writable: Collection[str] = (),
 ) -> None:
     """Change from root to an ordinary user who can reach `paths` and read the granted paths. Raises OSError.
 
     A path in `sources` is a mount: no link on its path is followed, except one that an operator granted.
     """
-    grant_path_access(paths, uid, gid, sources)
-    for path in granted_paths:
+    grant_path_access(paths, uid, gid, sources, writable)
+    for path in sorted(granted_paths, key=lambda path: path.count("/")):  # An inner mount is shown in the outer one.
         if (handle := handle_of(path, sources)) is not None:
-            _show(path, handle, uid, gid, paths, sources)
+            is_shown = _show(path, handle, uid, gid, paths, sources, is_writable=path in writable)
+            if path in writable and not is_shown:
+                sys.exit(f"writable_mounts: {path}: its file system cannot show the files of root to another user")
             os.close(handle)
     os.setgroups([])
     os.setresgid(gid, gid, gid)
     os.setresuid(uid, uid, uid)
 
 
-def _show(path: str, handle: int, uid: int, gid: int, paths: Collection[str], sources: Mapping[str, str]) -> None:
-    """Make a granted path visible to the user.
+def _show(
+    path: str,
+    handle: int,
+    uid: int,
+    gid: int,
+    paths: Collection[str],
+    sources: Mapping[str, str],
+    *,
+    is_writable: bool,
+) -> bool:
+    """Make a granted path visible to the user; return False where the file system cannot do that.
 
     Needed paths below it stay unchanged, because a workspace must be writable.
     """
     handles = [(each, handle_of(each, sources)) for each in paths if each.startswith(f"{path}/")]
-    is_shown = idmap_mount(handle, uid, gid)
+    is_shown = idmap_mount(handle, uid, gid, is_writable=is_writable)
     for each, fd in handles:
         if fd is None:
             continue
@@ -112,6 +125,7 @@ def _show(path: str, handle: int, uid: int, gid: int, paths: Collection[str], so
             calls.mount(f"/proc/self/fd/{fd}", f"/proc/self/fd/{target}", None, calls.MS_BIND | calls.MS_REC)
             os.close(target)
         os.close(fd)
+    return is_shown
 
 
 def _with_arguments(launch: Launch) -> list[str]:

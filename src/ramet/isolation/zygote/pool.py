@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import PurePath
 
@@ -25,8 +25,8 @@ ROTATE_PAUSE_S = 10.0
 
 _log = logging.getLogger(__name__)
 
-#: Starts a zygote with these mounts, which map a path to its source.
-Start = Callable[[Image, Mapping[str, str]], Awaitable[ZygoteClient]]
+#: Starts a zygote with these mounts, which map a path to its source; children may write to those of the last argument.
+Start = Callable[[Image, Mapping[str, str], Collection[str]], Awaitable[ZygoteClient]]
 
 
 @dataclass(eq=False)
@@ -40,12 +40,20 @@ class ZygoteKind:
     used_at: float = 0.0
     rotated_at: float = field(default=float("-inf"))  #: the time of the last rotation because of a crash
     is_tainted: bool = False
+    writable: frozenset[str] = frozenset()  #: those of the mounts that children may write to
 
-    def serves(self, image: Image, mounts: Mapping[str, str], protected_paths: Sequence[str]) -> bool:
+    def serves(
+        self,
+        image: Image,
+        mounts: Mapping[str, str],
+        protected_paths: Sequence[str],
+        writable: Collection[str] = (),
+    ) -> bool:
         """Return whether children can have these mounts: all exist here, and the others can be removed separately."""
         return (
             image == self.image
             and mounts.items() <= self.mounts.items()
+            and self.writable.intersection(mounts) == set(writable)
             and not any(
                 _overlap(extra, path) for extra in self.mounts.keys() - mounts for path in (*mounts, *protected_paths)
             )
@@ -62,15 +70,18 @@ class Pool:
         self._tasks: set[asyncio.Task[ZygoteClient]] = set()
         self._is_closed = False
 
-    async def take(self, image: Image, mounts: Mapping[str, str]) -> tuple[ZygoteClient, ZygoteChild]:
+    async def take(
+        self, image: Image, mounts: Mapping[str, str], writable: Collection[str]
+    ) -> tuple[ZygoteClient, ZygoteChild]:
         """Return a child and its zygote. Raises SandboxFailed."""
         if self._is_closed:
             raise SandboxFailed("the backend is closed")
         now = asyncio.get_running_loop().time()
-        kind = next((kind for kind in self._kinds if kind.serves(image, mounts, self._protected_paths)), None)
+        kinds = (kind for kind in self._kinds if kind.serves(image, mounts, self._protected_paths, writable))
+        kind = next(kinds, None)
         if kind is None:
             self._make_room()
-            kind = ZygoteKind(image, dict(mounts))
+            kind = ZygoteKind(image, dict(mounts), writable=frozenset(writable))
             self._kinds.append(kind)
         kind.used_at = now
         zygote = kind.zygote
@@ -129,7 +140,7 @@ class Pool:
 
     async def _replace(self, kind: ZygoteKind) -> ZygoteClient:
         try:
-            zygote = await self._start(kind.image, kind.mounts)
+            zygote = await self._start(kind.image, kind.mounts, kind.writable)
         finally:
             kind.starting = None
         self._zygotes = {each for each in self._zygotes if not each.has_exited}

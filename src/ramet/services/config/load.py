@@ -151,6 +151,7 @@ SETTINGS: Final = (
     Setting("pods.pull_secret", _plain_check(validators.plain_text)),
     Setting("rules.sandboxed", _plain_check(validators.parse_bool)),
     Setting("rules.mounts", validators.mounts_of),
+    Setting("rules.writable_mounts", validators.mounts_of),
     Setting("rules.variables", _plain_check(validators.list_of(validators.variable_of))),
     Setting("rules.endpoints", _plain_check(validators.list_of(validators.endpoint_of, "endpoints"))),
     Setting("rules.backends", _plain_check(validators.list_of(validators.backend_of))),

@@ -182,6 +182,7 @@ class RuleSettings(Struct, frozen=True, kw_only=True):
 
     sandboxed: bool | None = None  #: None: only if something of an agent uses the machine
     mounts: tuple[str, ...] = ()
+    writable_mounts: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     endpoints: tuple[str, ...] | None = None  #: None: every public one
     backends: tuple[str, ...] | None = None

@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from ramet.agent.external.program import program_of
 from ramet.core.errors import InvalidValue
 from ramet.isolation.git import clone
 from ramet.isolation.git.clone import CLONE_ENV, Clone
 from ramet.spawn.birth.plan import Plan
+from ramet.spawn.grants import program_of
 from ramet.spawn.ports import TreePorts
 from ramet.spawn.run import Run
 from ramet.wire.code.capsule import pack

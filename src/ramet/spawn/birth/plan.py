@@ -15,7 +15,7 @@ from langchain_core.messages import BaseMessage, SystemMessage
 from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
 from ramet.agent.definition import as_agent as as_agent
-from ramet.agent.external.program import Program, program_of
+from ramet.agent.external.program_policy import Program
 from ramet.agent.loop import MAX_TURNS
 from ramet.agent.toolset import Toolset, resolve_tools
 from ramet.core.errors import InvalidValue, SpawnRefused, Unknown
@@ -28,7 +28,16 @@ from ramet.isolation.git.clone import Clone
 from ramet.isolation.linux.beneath import open_without_links
 from ramet.isolation.mounts import source_below
 from ramet.spawn.admission import NO_SHARE, ResourceShare
-from ramet.spawn.grants import Clamp, cap_time, capsule_of, check_may_spawn, child_grant, composition_grant, narrowed_to
+from ramet.spawn.grants import (
+    Clamp,
+    cap_time,
+    capsule_of,
+    check_may_spawn,
+    child_grant,
+    composition_grant,
+    narrowed_to,
+    program_of,
+)
 from ramet.spawn.ports import TreePorts
 from ramet.spawn.run import Run
 from ramet.tools.spawn_request import SpawnRequest, check_request

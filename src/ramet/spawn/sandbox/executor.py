@@ -30,6 +30,7 @@ from ramet.core.policy.policy import Grant, to_public_dict
 from ramet.core.replay.run_replay import RunReplay
 from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
 from ramet.isolation.workspace.output import OutputStream
+from ramet.spawn.external.program_turn import record_reply, take_prompt
 from ramet.spawn.final_answer import checked_answer, has_answered
 from ramet.spawn.forwarding import forwarded_requests
 from ramet.spawn.masking import masked_text, private_forms, secret_forms
@@ -49,7 +50,6 @@ from ramet.spawn.sandbox.process import (
     wait_result,
 )
 from ramet.spawn.sandbox.process_freeze import FunctionPause, ProcessFreeze
-from ramet.spawn.sandbox.program_turn import record_reply, take_prompt
 from ramet.spawn.sandbox.requests import GuestRequests
 from ramet.spawn.sandbox.run_folder import report_lost_folder, restore_folder, start_with_clone, with_import_path
 from ramet.spawn.verdict import error_result, lost_result, partial_text
@@ -263,7 +263,7 @@ async def _run_attempt(
         raise DefinitionMissing("variable", ", ".join(run.sandbox.missing_variables))
     run.sandbox.output = SandboxOutput()
     run.turn.spawn_requests.clear()
-    async with placement.observing(run.context, grant) as proxy:
+    async with placement.observing(run.context, grant, run.sandbox.mount_roots) as proxy:
         spec = SandboxSpec(
             run=run.info.id,
             grant=grant,
@@ -276,6 +276,7 @@ async def _run_attempt(
             import_dir=run.import_dir,
             has_programs=run.sandbox.capsule is None and any(tool.name in _PROGRAM_TOOLS for tool in run.context.tools),
             has_loopback=forwarded_requests.forward_rights(run) is not None,
+            stdio=run.request.stdio,
             tree=run.info.root,
             path=run.info.path,
         )
@@ -499,9 +500,8 @@ def _turn_result(
         return _failed_result(run, *classify_exit(process_exit))
     done = finished.done
     if done.oom or (process_exit is not None and process_exit.reason == "oom"):
-        return _failed_result(
-            run, Status.OOM, "OutOfMemory", (process_exit and process_exit.detail) or "it ran out of memory"
-        )
+        detail = (process_exit and process_exit.detail) or "it ran out of memory"
+        return _failed_result(run, Status.OOM, "OutOfMemory", detail)
     try:
         return TurnResult(Status.COMPLETED, job.finish(done, finished.body))
     except BudgetExceeded:

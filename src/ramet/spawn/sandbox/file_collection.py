@@ -59,7 +59,7 @@ async def collect_artifacts(run: Run) -> CollectedFiles:
 
 def _skipped(run: Run) -> tuple[str, ...]:
     """Return the names in the workspace that are no results: the home of a program of another maker, and a clone."""
-    home = (HOME_FOLDER,) if run.agent.external is not None else ()
+    home = (HOME_FOLDER,) if run.agent.external is not None or run.request.stdio else ()
     return (*home, CLONE_FOLDER) if run.sandbox.clone is not None else home
 
 

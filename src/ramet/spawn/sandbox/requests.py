@@ -14,6 +14,7 @@ from ramet.core.ids import CallId, StepId, checked_name, safe_name
 from ramet.core.outcome import EXIT_CODES, ErrorInfo, Result, Status
 from ramet.core.recipe import MAX_BYTES, checked_task_name
 from ramet.core.replay.run_replay import RunReplay
+from ramet.spawn.external.program_requests import ProgramRequests
 from ramet.spawn.forwarding.forwarded_requests import ForwardedRequests
 from ramet.spawn.grants import PackedFunction
 from ramet.spawn.masking import masked_text
@@ -22,7 +23,6 @@ from ramet.spawn.sandbox.channel import GuestChannel, LargeReply, Reply
 from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS, IntentionGate
 from ramet.spawn.sandbox.outbound import FileBody, open_artifact, open_body
-from ramet.spawn.sandbox.program_requests import ProgramRequests
 from ramet.tools.context import CurrentCall, Tree, current_call
 from ramet.tools.spawn_request import SpawnHandle, SpawnRequest
 from ramet.wire.code.capsule import PackedCall

@@ -44,6 +44,7 @@ _LIGHT: Final = (
     "ramet.core",
     "ramet.guest.client",
     "ramet.guest.external",
+    "ramet.guest.terminal",
     "ramet.services.agent_types.function.invoke",
     "ramet.sub_agent_client",
     "ramet.tools.context",

@@ -47,10 +47,11 @@ def test_requests_that_a_shared_pod_keeps_per_run_fit(fields: dict[str, Any]) ->
         {"allowed_endpoints": ("example.org",)},
         {"proxy": Path("/runs/one/proxy")},
         {"readonly_mounts": ("/data",)},
+        {"writable_mounts": ("/data",)},
         {"cwd": Path("/data")},
         {"has_programs": True},
     ],
-    ids=["L2", "fresh", "secrets", "endpoints", "proxy", "mounts", "cwd", "programs"],
+    ids=["L2", "fresh", "secrets", "endpoints", "proxy", "mounts", "writable mounts", "cwd", "programs"],
 )
 def test_requests_that_a_shared_pod_would_share_do_not_fit(fields: dict[str, Any]) -> None:
     assert not fits(spec(**fields))

@@ -281,3 +281,42 @@ def _libseccomp_numbers(machine: str) -> Iterator[tuple[str, int | None]]:
         number = resolve(SECCOMP_TOKEN[machine], name.encode())
         if number != -1:  # a name that is younger than the library
             yield name, number if number >= 0 else None
+
+
+#: Calls that give a file its mode, with the arguments before and after the mode.
+MODE_CALLS: dict[str, tuple[tuple[int, ...], ...]] = {
+    "chmod": ((1,),),
+    "fchmod": ((3,),),
+    "fchmodat": ((3, 1),),
+    "fchmodat2": ((3, 1),),
+    "creat": ((1,),),
+    "mknod": ((1,),),
+    "mknodat": ((3, 1),),
+    "open": ((1, 0o101), (1, 0o2020_0001)),
+    "openat": ((3, 1, 0o101), (3, 1, 0o2020_0001)),
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@given(st.integers(0, 0o7777), st.integers(0, 0xFFFF_FFFF))
+def test_a_mode_with_setuid_or_setgid_is_refused_in_each_call(machine: str, mode: int, high: int) -> None:
+    """The high half of an argument, which the kernel passes over, changes nothing."""
+    program, number = seccomp.plain_modes_program(machine), syscall_numbers.table_of(machine).number
+    wanted = errno.EPERM if mode & 0o6000 else ALLOW
+    for name, beginnings in MODE_CALLS.items():
+        for begin in beginnings if name in number else ():
+            args = (*begin, high << 32 | mode, 0, 0, 0, 0, 0)[:6]
+            assert verdict(program, Call(number[name], args, AUDIT[machine])) == wanted, name
+
+
+@pytest.mark.parametrize("machine", MACHINES)
+@given(st.integers(0, 0xFFFF_FFFF))
+def test_a_file_that_exists_is_opened_whatever_its_third_argument_is(machine: str, rest: int) -> None:
+    """Without O_CREAT and O_TMPFILE the mode is not read, and a register may hold anything."""
+    program, number = seccomp.plain_modes_program(machine), syscall_numbers.table_of(machine).number
+
+    for name, begin in (("open", (1, 0o2)), ("openat", (3, 1, 0o20_0002))):
+        if name in number:
+            assert verdict(program, Call(number[name], (*begin, rest, 0, 0, 0)[:6], AUDIT[machine])) == ALLOW
+    assert verdict(program, Call(number["openat2"], (0,) * 6, AUDIT[machine])) == errno.ENOSYS
+    assert verdict(program, Call(number["openat"] + 100, (rest,) * 6, AUDIT[machine])) == ALLOW

@@ -214,6 +214,7 @@ async def test_mounts_around_the_workspace_are_refused_by_name(tmp_path: Path) -
         for grant, workspace, field in (
             (Grant(readonly_mounts=(str(tmp_path),)), folder, "readonly_mounts"),
             (Grant(readonly_mounts=(str(link),)), folder, "readonly_mounts"),
+            (Grant(writable_mounts=("/data",)), folder, "writable_mounts"),
             (Grant(), tmp_path / "none", "workspace"),
         ):
             with pytest.raises(InvalidValue) as refusal:

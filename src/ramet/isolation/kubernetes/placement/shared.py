@@ -101,7 +101,7 @@ def fits(spec: SandboxSpec, offered_level: Isolation = Isolation.L1) -> bool:
     grant = spec.grant
     # /run and loopback are the pod's.
     needs_own_pod = grant.secrets or grant.allowed_endpoints or spec.proxy is not None
-    mounts = grant.readonly_mounts or (spec.cwd is not None and not spec.cwd.is_relative_to(spec.workspace))
+    mounts = grant.mounts.paths or (spec.cwd is not None and not spec.cwd.is_relative_to(spec.workspace))
     return grant.isolation.rank <= offered_level.rank and not (needs_own_pod or mounts or spec.has_programs)
 
 

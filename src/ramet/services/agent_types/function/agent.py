@@ -277,7 +277,7 @@ class FunctionAgent:
             if run.policy_ceiling is not None:  # A policy adapter narrowed the grant when the run was spawned.
                 run.grant = clamp_grant(run.grant, run.policy_ceiling)
             placement = self._spec.runtime.sandboxes.placement()
-            run.sandbox.mount_roots = placement.mount_roots(run.grant.readonly_mounts)
+            run.sandbox.mount_roots = placement.mount_roots(run.grant.mounts.paths)
             run.request = dataclasses.replace(run.request, on_output=call.pieces.put_output, import_dir=bundle_folder)
 
     def _late_args(self) -> tuple[invoke.History]:

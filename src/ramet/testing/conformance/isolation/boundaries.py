@@ -125,6 +125,24 @@ async def mounts_can_be_read_and_not_written(fixture: BackendFixture) -> None:
         expect((folder / "secret").read_text() == _SECRET, "the file of the host is unchanged")
 
 
+async def a_writable_mount_keeps_its_repository(fixture: BackendFixture) -> None:
+    """Check that a writable mount can be changed, except a repository in it, or is refused by name."""
+    with _host_folder() as folder:
+        (folder / ".git").mkdir()
+        (folder / ".git" / "config").write_text("text")
+        async with fixture.start_guest_if_granted("writable_mounts", (str(folder),)) as guest:
+            for name in ("new", "secret"):
+                error = await guest.failure_of("write", path=f"{folder}/{name}", text="text")
+                expect(not error, f"a file in a writable mount can be written: {error}")
+            if fixture.is_confined:
+                error = await guest.failure_of("write", path=f"{folder}/.git/config", text="x")
+                expect(error in _REFUSED, f"a repository cannot be written: {error or 'it was written'}")
+        expect((folder / "new").read_text() == "text", "a new file is on the host")
+        expect((folder / "new").stat().st_uid == folder.stat().st_uid, "a new file has the owner of the folder")
+        expect((folder / "secret").read_text() == "text", "a change is on the host")
+        expect((folder / ".git" / "config").read_text() == "text", "the repository is unchanged")
+
+
 async def files_added_to_an_import_dir_become_visible(fixture: BackendFixture) -> None:
     """Check that files of an import folder can be read at their own path and removed again, but not written inside."""
     import_dir = fixture.workdir.runs / "import-dirs" / "one"

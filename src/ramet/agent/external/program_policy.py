@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 
-from ramet.agent.external.external import External, ExternalFunction
-from ramet.core.errors import InvalidValue, SpawnRefused
+from ramet.agent.external.external import External
+from ramet.core.errors import SpawnRefused
 from ramet.core.policy.policy import Grant, Policy
 from ramet.wire.external_program import ProgramStart
-
-if TYPE_CHECKING:
-    from ramet.agent.definition import Agent
 
 #: Of a program whose policy does not say: for its temporary files, and for its work and its sessions.
 TMPFS_MB: Final = 256
@@ -83,16 +80,3 @@ class Programs(Protocol):
 
     def find(self, external: External, model: str | None) -> Program:
         """Return the program of a definition. Raises InvalidValue if it is not found, or cannot ask the model."""
-
-
-def program_of(agent: Agent, model: str | None, programs: Programs | None) -> Program | None:
-    """Return the program of an agent, with another model if one is given; None for any other agent.
-
-    Raises InvalidValue.
-    """
-    if not isinstance(agent.function, ExternalFunction):
-        return None
-    if programs is None:
-        raise InvalidValue("external", agent.name, "none here: this tree starts no programs of other makers")
-    own_model = agent.model if isinstance(agent.model, str) else None
-    return programs.find(agent.function.external, own_model if model in (None, "inherit") else model)

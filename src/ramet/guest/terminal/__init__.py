@@ -1,0 +1,1 @@
+"""Programs at a terminal inside a sandbox."""

@@ -1,0 +1,1 @@
+"""Programs of other makers as runs: what they ask of the host, and the prompt and the reply of a turn."""
