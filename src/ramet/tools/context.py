@@ -243,6 +243,7 @@ class ToolUseContext:
     history: list[BaseMessage] = field(default_factory=list)
     turn_began_at: int = 0  #: index in the history
     cwd: pathlib.Path = field(default_factory=pathlib.Path.cwd)  #: workspace root: tools do not leave it
+    works_in: pathlib.Path | None = None  #: its own copy of `cwd` in a sandbox, from which permission rules count
     environ: Mapping[str, str] | None = None  #: of commands; None: the harmless variables of this process
     read_roots: tuple[pathlib.Path, ...] = ()  #: further readable places, such as spilled results
     state: dict[str, Any] = field(default_factory=dict)
@@ -290,8 +291,7 @@ class ToolUseContext:
     refusal: BudgetExceeded | None = None  #: of a budget, the newest recorded
     #: said by a tool call: the loop ends after this turn's answers are recorded
     declared_result: DeclaredResult | None = None
-    #: by call id: threads that outlive their call
-    orphaned_threads: dict[str, OrphanedThread] = field(default_factory=dict)
+    orphaned_threads: dict[str, OrphanedThread] = field(default_factory=dict)  #: they outlive their call, by its id
     running_processes: int = 0  #: of its calls, hooks and sandboxes: each until it has ended
     person_waits: int = 0  #: its questions that wait for a person now
     _load_history: Callable[[], list[BaseMessage]] = list

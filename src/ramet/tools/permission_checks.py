@@ -22,7 +22,9 @@ def rule_on_call(context: ToolUseContext, tool: str, args: Mapping[str, Any]) ->
     tool_object = next((each for each in context.tools if each.name == tool), None)
     read_only = tool_object is not None and bool((tool_object.metadata or {}).get("read_only"))
     changes = may_change(tool, read_only=read_only)
-    return judge(context.permissions, Call(tool, args, os.fspath(context.cwd.absolute()), changes))
+    return judge(
+        context.permissions, Call(tool, args, os.fspath((context.works_in or context.cwd).absolute()), changes)
+    )
 
 
 def narrow_decision(

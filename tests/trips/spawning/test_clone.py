@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pathlib
 import shutil
 import subprocess
@@ -152,6 +153,26 @@ async def test_a_program_of_another_maker_works_in_a_clone(tmp_path: pathlib.Pat
 
     assert (result.status, result.output) == (Status.COMPLETED, "Written."), (result.error, result.stderr)
     assert (files_of(repo, result.branch), result.artifacts) == (["note.txt"], ())
+
+
+async def test_permission_rules_count_in_the_clone(tmp_path: pathlib.Path, repo: pathlib.Path) -> None:
+    """A rule for a file of the project is one for that file of the clone, whose path a program says as a whole."""
+    write_files(repo, {".claude/settings.json": json.dumps({"permissions": {"deny": ["Read(./sub/**)"]}})})
+    agent, run = scripted(isolation="worktree"), "run-0123456789abcdef"
+    top = tmp_path / "work" / ".ramet" / "runs" / run / "workspace" / "repository"
+    steps = [["ask", name, "Read", {"file_path": str(top / name)}] for name in ("sub/b.txt", "a.txt")]
+    async with AgentRuntime(tmp_path / "work", backend="bwrap") as runtime:
+        handle = await runtime.spawn(agent, script(*steps), cwd=repo, run=run)
+        inbox, asked = runtime.trees[handle.id].inbox, list[str]()
+        result_task = asyncio.ensure_future(handle.result())
+        while not result_task.done():
+            for question in inbox.pending:
+                asked.append(question.args["file_path"])
+                inbox.answer(question.id, True)
+            await asyncio.wait([result_task], timeout=0.02)
+
+    assert result_task.result().status is Status.COMPLETED, result_task.result()
+    assert asked == [str(top / "a.txt")]
 
 
 async def test_the_root_of_a_session_leaves_its_branch_when_it_is_closed(

@@ -42,6 +42,7 @@ def create_folder(run: Run, placement: Placement | None) -> None:
     if run.grant is not None:
         assert placement is not None, "a plan has no grant without a placement"
         run.sandbox.folder = placement.folder(run.info)
+        _enter_clone(run)
 
 
 def restore_folder(run: Run, placement: Placement | None) -> None:
@@ -58,6 +59,7 @@ def restore_folder(run: Run, placement: Placement | None) -> None:
         lost_part = "workspace" if run.sandbox.folder.restore_workspace() else ""
     except Unknown:
         run.sandbox.folder, lost_part = placement.folder(run.info), "folder"
+    _enter_clone(run)
     if lost_part and run.sandbox.was_started:  # Otherwise the folder cannot have held anything.
         _log.warning(
             "the %s of %s (%s) no longer exists: the run continues in an empty one",
@@ -69,6 +71,11 @@ def restore_folder(run: Run, placement: Placement | None) -> None:
         run.sandbox.is_folder_lost = True
         if run.sandbox.replay is None:
             report_lost_folder(run)
+
+
+def _enter_clone(run: Run) -> None:
+    if run.sandbox.clone is not None:
+        run.context.works_in = run.visible_cwd
 
 
 def report_lost_folder(run: Run) -> None:
