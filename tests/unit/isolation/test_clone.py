@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 import pathlib
 import shutil
@@ -13,11 +14,14 @@ from datetime import UTC, datetime
 import pytest
 
 from ramet.concurrency.cancel import AbortController
+from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import Aborted
 from ramet.isolation.git import clone as clones
+from ramet.isolation.git import repository_files
 from ramet.isolation.git.clone import Clone
 from ramet.isolation.git.clone_end import Branch, finish
 from ramet.isolation.git.git import Git, NoWorktree
+from ramet.tools.git.git_checkout import find
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
@@ -301,16 +305,39 @@ async def test_an_end_with_other_work_leaves_the_first_branch(repo: pathlib.Path
 
 
 async def test_the_branch_is_made_under_the_lock_of_the_repository(repo: pathlib.Path, workspace: pathlib.Path) -> None:
-    """While another process makes a worktree there, no branch appears."""
-    clone = await clone_of(repo, workspace)
+    """While another process makes a worktree there, the end waits; after the time limit of git it is refused."""
+    clone, clock = await clone_of(repo, workspace), FakeClock()
+    clone = dataclasses.replace(clone, git=dataclasses.replace(clone.git, clock=clock))
     _edits(clone.folder(workspace))
     async with Git().alone_in(repo / ".git"):
         ending = asyncio.create_task(end_of(clone, workspace))
-        await eventually(lambda: (workspace.parent / ".clone" / "packs" / "pack").exists())
-        await asyncio.sleep(0)
-        assert branches(repo) == []
+        await eventually(lambda: clock.sleeping == 2 or ending.done())  # The wait for the lock, and its limit.
+        while not ending.done():
+            await clock.advance(30)
 
-    assert await ending is not None
+        with pytest.raises(NoWorktree, match="another process holds its lock"):
+            await ending
+
+    assert branches(repo) == []
+
+
+def test_no_link_above_a_repository_is_followed(tmp_path: pathlib.Path, repo: pathlib.Path) -> None:
+    """A guest could put a link in the place of its clone at any moment; ramet's own files are not made behind it."""
+    (tmp_path / "link").symlink_to(repo)
+
+    with pytest.raises(OSError, match="symbolic link"):
+        repository_files.open_lock(tmp_path / "link" / ".git", "ramet-worktrees.lock")
+
+    assert not (repo / ".git" / "ramet-worktrees.lock").exists()
+
+
+async def test_git_gets_no_folder_behind_a_link(tmp_path: pathlib.Path, repo: pathlib.Path) -> None:
+    """A link in the middle of the path of a folder that git may write to is refused, as one at its end is."""
+    (tmp_path / "real" / "packs").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+
+    with pytest.raises(NoWorktree, match="leads through a symbolic link"):
+        await Git()(find(repo), "rev-parse", "HEAD", write=[tmp_path / "link" / "packs"])
 
 
 @pytest.mark.parametrize("has_commits", [True, False])
@@ -374,6 +401,7 @@ async def test_other_kinds_of_repositories_work(tmp_path: pathlib.Path, workspac
     elif kind == "packed":
         git(repo, "gc", "--quiet")
     clone = await clone_of(source, workspace)
+    assert git(clone.folder(workspace), "rev-list", "HEAD") == git(source, "rev-list", "HEAD")
     _commits_and_edits(clone.folder(workspace))
 
     branch = await end_of(clone, workspace)
