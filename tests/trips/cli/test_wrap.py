@@ -66,6 +66,11 @@ async def window(wrap: Words, *command: str) -> AsyncIterator[Terminal]:
         yield opened
 
 
+def names_in(folder: Path) -> set[str]:
+    """Return the names of the entries of a folder."""
+    return {each.name for each in folder.iterdir()}
+
+
 def is_cooked(terminal: Terminal) -> bool:
     """Return whether a terminal edits lines, echoes, and makes signals, as for a shell."""
     flags = termios.ICANON | termios.ECHO | termios.ISIG
@@ -94,7 +99,9 @@ async def test_a_shell_at_the_terminal_sees_its_size_and_each_change(wrap: Words
 
 
 async def test_ctrl_c_interrupts_the_program_and_not_ramet(wrap: Words) -> None:
-    async with window(wrap, "sh", "-c", "trap 'echo interrupted; exit 9' INT; echo ready; cat") as shell:
+    async with window(
+        wrap, "sh", "-c", "trap 'echo interrupted; exit 9' INT; echo ready; while :; do :; done"
+    ) as shell:
         await shell.shows("ready")
         shell.type("\x03")
         await shell.shows("interrupted")
@@ -159,7 +166,7 @@ async def test_a_ramet_that_is_suspended_leaves_the_terminal_usable_meanwhile(wr
 
 async def test_a_flood_of_output_arrives_whole_and_can_be_interrupted(wrap: Words) -> None:
     async with window(wrap, "sh", "-c", "trap 'echo enough; exit 5' INT; seq 50000; echo all; yes") as shell:
-        await shell.shows("\r\n50000\r\nall\r\n")
+        await shell.shows("\r\n50000\r\nall\r\ny\r\n")  # A signal before the last program would wait for its end.
         shell.type("\x03")
         await shell.shows("enough")
         assert await shell.end() == 5
@@ -278,4 +285,4 @@ async def test_a_program_writes_in_its_folder_and_not_in_what_runs_later(wrap: W
     assert (folder / "made.txt").read_text() == "made\n"
     assert (folder / "made.txt").stat().st_uid == os.getuid()
     assert (folder / ".git" / "config").read_text() == "[core]\n"
-    assert {each.name for each in folder.iterdir()} == {".git", ".ramet", "made.txt"}
+    assert names_in(folder) == {".git", ".ramet", "made.txt"}
