@@ -71,6 +71,11 @@ def names_in(folder: Path) -> set[str]:
     return {each.name for each in folder.iterdir()}
 
 
+def is_stopped(pid: int) -> bool:
+    """Return whether a process was stopped by a signal."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def is_cooked(terminal: Terminal) -> bool:
     """Return whether a terminal edits lines, echoes, and makes signals, as for a shell."""
     flags = termios.ICANON | termios.ECHO | termios.ISIG
@@ -156,7 +161,8 @@ async def test_a_ramet_that_is_suspended_leaves_the_terminal_usable_meanwhile(wr
         await shell.shows("ready")
         assert not is_cooked(shell)
         shell.process.send_signal(signal.SIGTSTP)
-        await eventually(lambda: is_cooked(shell) or shell.process.returncode is not None)
+        await eventually(lambda: is_stopped(shell.process.pid))
+        assert is_cooked(shell)
         shell.process.send_signal(signal.SIGCONT)
         await eventually(lambda: not is_cooked(shell))
         shell.type("hello\r")
