@@ -66,6 +66,16 @@ async def window(wrap: Words, *command: str) -> AsyncIterator[Terminal]:
         yield opened
 
 
+def names_in(folder: Path) -> set[str]:
+    """Return the names of the entries of a folder."""
+    return {each.name for each in folder.iterdir()}
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a process was stopped by a signal."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
 def is_cooked(terminal: Terminal) -> bool:
     """Return whether a terminal edits lines, echoes, and makes signals, as for a shell."""
     flags = termios.ICANON | termios.ECHO | termios.ISIG
@@ -94,7 +104,9 @@ async def test_a_shell_at_the_terminal_sees_its_size_and_each_change(wrap: Words
 
 
 async def test_ctrl_c_interrupts_the_program_and_not_ramet(wrap: Words) -> None:
-    async with window(wrap, "sh", "-c", "trap 'echo interrupted; exit 9' INT; echo ready; cat") as shell:
+    async with window(
+        wrap, "sh", "-c", "trap 'echo interrupted; exit 9' INT; echo ready; while :; do :; done"
+    ) as shell:
         await shell.shows("ready")
         shell.type("\x03")
         await shell.shows("interrupted")
@@ -149,7 +161,8 @@ async def test_a_ramet_that_is_suspended_leaves_the_terminal_usable_meanwhile(wr
         await shell.shows("ready")
         assert not is_cooked(shell)
         shell.process.send_signal(signal.SIGTSTP)
-        await eventually(lambda: is_cooked(shell) or shell.process.returncode is not None)
+        await eventually(lambda: is_stopped(shell.process.pid))
+        assert is_cooked(shell)
         shell.process.send_signal(signal.SIGCONT)
         await eventually(lambda: not is_cooked(shell))
         shell.type("hello\r")
@@ -159,7 +172,7 @@ async def test_a_ramet_that_is_suspended_leaves_the_terminal_usable_meanwhile(wr
 
 async def test_a_flood_of_output_arrives_whole_and_can_be_interrupted(wrap: Words) -> None:
     async with window(wrap, "sh", "-c", "trap 'echo enough; exit 5' INT; seq 50000; echo all; yes") as shell:
-        await shell.shows("\r\n50000\r\nall\r\n")
+        await shell.shows("\r\n50000\r\nall\r\ny\r\n")  # A signal before the last program would wait for its end.
         shell.type("\x03")
         await shell.shows("enough")
         assert await shell.end() == 5

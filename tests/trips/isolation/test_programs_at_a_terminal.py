@@ -130,7 +130,8 @@ async def test_what_a_program_leaves_ends_with_it(runtime: ramet.AgentRuntime) -
 
 async def test_a_stop_asks_a_program_first(runtime: ramet.AgentRuntime) -> None:
     """SIGTERM comes first, and the program has a moment."""
-    async with program(runtime, "sh", "-c", "trap 'echo asked; exit' TERM; echo ready; cat") as (handle, screen):
+    script = "trap 'echo asked; exit' TERM; echo ready; while :; do :; done"
+    async with program(runtime, "sh", "-c", script) as (handle, screen):
         await screen.shows("ready")
         await handle.cancel()
         await screen.shows("asked")
