@@ -280,10 +280,6 @@ async def test_a_second_wrap_in_a_folder_works_and_is_not_recorded(wrap: Words, 
         assert await shell.end() == 0
 
 
-def names_in(folder: Path) -> set[str]:
-    return {each.name for each in folder.iterdir()}
-
-
 async def test_a_program_writes_in_its_folder_and_not_in_what_runs_later(wrap: Words, folder: Path) -> None:
     """The files are the user's own."""
     (folder / ".git").mkdir()
