@@ -119,10 +119,14 @@ class UserTerminal:
             received = received[-len(_STATUS_REPLY) :] + data
 
     def _suspend(self, number: int, frame: FrameType | None) -> None:
-        """Stop this process, with the terminal as it was before. SIGCONT continues."""
+        """Stop this process, with the terminal as it was before. SIGCONT continues.
+
+        A process that no shell would continue is not stopped by the kernel, and goes on at once.
+        """
         self.restore()
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
         os.kill(os.getpid(), signal.SIGTSTP)
+        self._continue(number, frame)
 
     def _continue(self, number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTSTP, self._suspend)
