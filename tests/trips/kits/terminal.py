@@ -146,7 +146,7 @@ async def shell_terminal(script: str) -> AsyncIterator[Terminal]:
 
     @asynccontextmanager
     async def start(**options: Any) -> AsyncIterator[Process]:
-        env = environment(None, RAMET=f"{sys.executable} -m ramet")
+        env = environment(None, RAMET=f"{sys.executable} -P -m ramet")
         options["preexec_fn"] = _own_terminal
         process = await asyncio.create_subprocess_exec("sh", "-c", script, env=env, **options)
         try:
