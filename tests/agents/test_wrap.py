@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.agents.scripts import TITLES, each
+from tests.agents.scripts import TITLES, each, turns
 from tests.support.agent_programs import Program, executables
 from tests.support.providers import Script, provider
 from tests.trips.kits.forwarding import KEY, host_key, use_server
@@ -87,3 +87,21 @@ async def test_a_person_talks_to_a_program_at_the_terminal(
     assert server.count >= 1
     assert f"ramet: {wrapped.name} ended with status 0" in window.text
     assert KEY not in window.text
+
+
+@each(("claude-code", "codex", "gemini-cli", "opencode"))
+async def test_a_program_has_the_tools_of_the_tree_if_it_is_asked_for(
+    program: Program, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first request offers them to its model; Codex names their server. Without the option there are none."""
+    wrapped = PROGRAMS[program.name]
+    async with provider(SCRIPT) as server:
+        use_server(monkeypatch, server.url)
+        for options in (("--with-tools",), ()):
+            answered = await ramet(*words(wrapped, folder, *options), *wrapped.prompt, "What is the answer?")
+            assert answered.status == 0, answered.err
+    offered, usual = (str(request.body.get("tools")) for request in turns(server.requests))
+
+    name = "mcp__ramet" if program.name == "codex" else "spawn_agent"
+    assert name in offered
+    assert name not in usual

@@ -184,6 +184,11 @@ def _wrap(add: Add) -> None:
     wrap.add_argument(
         "--model", type=parse_name, metavar="PROVIDER:NAME", help="the model that a known program asks first"
     )
+    wrap.add_argument(
+        "--with-tools",
+        action="store_true",
+        help="offer a known program tools that start agents below it: those of the folder, and other known programs",
+    )
     wrap.add_argument("--memory", type=parse_memory, metavar="SIZE", help="such as 512M or 2G (default: 2G)")
     wrap.add_argument("--name", type=parse_name, metavar="NAME", help="its name in ramet ps (default: the program's)")
     wrap.add_argument(

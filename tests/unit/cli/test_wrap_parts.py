@@ -197,7 +197,7 @@ def test_a_program_that_is_not_there_is_an_error_of_usage(name: str, tmp_path: P
 
 def options(tmp_path: Path, policy: str | None = None, memory: int | None = None) -> Namespace:
     """Return the options of a command line."""
-    return Namespace(policy=policy, memory=memory, dir=tmp_path)
+    return Namespace(with_tools=False, policy=policy, memory=memory, dir=tmp_path)
 
 
 def test_a_policy_says_more_and_the_command_line_decides(tmp_path: Path) -> None:

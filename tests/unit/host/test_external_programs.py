@@ -14,6 +14,7 @@ from ramet.core.errors import InvalidValue
 from ramet.host.external import presets
 from ramet.host.external.locate import find
 from ramet.host.external.program_finder import ProgramFinder
+from ramet.host.external.tool_configuration import with_tree_tools
 
 Install = Callable[[str, str], pathlib.Path]
 MODELS = {
@@ -144,3 +145,19 @@ def test_fields_of_the_definition_come_before_those_of_the_preset(install: Insta
     assert (program.start.env["RAMET_KEY"], program.start.env["A"]) == ("x", "b")
     assert (tuple(program.needs), program.models) == ((2000, 7), ("openai:*",))
     assert program.mounts[-1] == "/opt/x"
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_the_tools_of_the_tree_are_added_to_the_configuration(install: Install, preset: str) -> None:
+    """Where a program has no session to get them with. What else its files say stays."""
+    install(f"opt/{presets.PRESETS[preset].candidates[0].executable}", "\x7fELF")
+    files = ProgramFinder().find(External(preset=preset), MODELS[preset]).start.files
+    offered = with_tree_tools(preset, files)
+    loads = {name: tomllib.loads if name.endswith(".toml") else json.loads for name in offered}
+
+    changed = [name for name in offered if offered[name] != files.get(name)]
+    (name,) = changed
+    assert "${mcp_url}" in offered[name]
+    before, after = (loads[name](texts.get(name, "{}" if name.endswith(".json") else "")) for texts in (files, offered))
+    assert {key: after[key] for key in before} == before
+    assert any("ramet" in after[key] for key in after.keys() - before.keys())

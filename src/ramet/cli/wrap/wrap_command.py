@@ -9,8 +9,10 @@ from argparse import Namespace
 from typing import NamedTuple
 
 from ramet.agent.definition import Agent
+from ramet.agent.external.external import PRESETS
 from ramet.cli.errors import set_up_logging
 from ramet.cli.paths import user_dir
+from ramet.cli.project import open_project
 from ramet.cli.render.console import print_note
 from ramet.cli.signals import Interrupts
 from ramet.cli.wrap.streams import Streams, open_streams
@@ -37,7 +39,7 @@ class _Ended(NamedTuple):
 def wrap(options: Namespace) -> int:
     """Run a program to its end and return its exit status; see `exit_status` for others."""
     set_up_logging()
-    program = program_of(options.program, options.dir, model=options.model)
+    program = program_of(options.program, options.dir, model=options.model, with_tools=options.with_tools)
     name = safe_name(program.name, "program") if options.name is None else checked_name("--name", options.name)
     policy = policy_of(options, program)
     with open_streams() as streams:
@@ -65,7 +67,8 @@ async def _run(options: Namespace, program: WrappedProgram, name: str, policy: P
     async with runtime:
         handle = await runtime.spawn(
             Agent(name=name, function=run_wrapped),
-            args=(list(program.command), dict(program.env), dict(program.files), str(options.dir)),
+            args=(list(program.command), dict(program.env), dict(program.files), str(options.dir), options.with_tools),
+            agents=_agents(options) if options.with_tools else None,
             policy=policy,
             cwd=options.dir,
             limits=Limits(usd=options.usd, model_calls=options.model_calls, seconds=options.timeout),
@@ -77,6 +80,14 @@ async def _run(options: Namespace, program: WrappedProgram, name: str, policy: P
         listen(runtime.trees[handle.run.info.root].recorder, observations.take)
         result = await _wait(handle, streams)
     return _Ended(handle.id, result, observations)
+
+
+def _agents(options: Namespace) -> dict[str, Agent]:
+    """Return the agents that the program may start: those of its folder, and the known programs."""
+    programs = {
+        name: Agent(name=name, description=f"{name}, in a sandbox of its own", external=name) for name in PRESETS
+    }
+    return {**programs, **open_project(options.dir)}
 
 
 async def _wait(handle: Handle, streams: Streams) -> Result:

@@ -23,6 +23,8 @@ def policy_of(options: Namespace, program: WrappedProgram) -> Policy:
     """
     requested = read_policy(options.policy) if options.policy is not None else Policy()
     fields: dict[str, Any] = {**_defaults(), **_given(requested)}
+    if options.with_tools:
+        fields["allow_sub_agents"] = True
     if options.memory is not None:
         fields["memory_mb"] = options.memory
     folder = folder_rights(options.dir)

@@ -13,6 +13,7 @@ from typing import Final
 from ramet.core.errors import InvalidValue
 from ramet.host.external.locate import Location, find
 from ramet.host.external.presets import PRESETS, Choice, choice_of
+from ramet.host.external.tool_configuration import with_tree_tools
 
 #: By these variables programs, and the SDKs of the providers, find the endpoint: see `run_wrapped`.
 MODEL_VARIABLES: Final = {
@@ -43,11 +44,16 @@ class WrappedProgram:
 
 
 def program_of(
-    command: Sequence[str], folder: Path, *, model: str | None = None, environ: Mapping[str, str] = os.environ
+    command: Sequence[str],
+    folder: Path,
+    *,
+    model: str | None = None,
+    with_tools: bool = False,
+    environ: Mapping[str, str] = os.environ,
 ) -> WrappedProgram:
-    """Return the program of a command line, which works in a folder.
+    """Return the program of a command line, which works in a folder, perhaps with the tools of the tree.
 
-    Raises InvalidValue if there is no such program, or if it cannot ask the model.
+    Raises InvalidValue if there is no such program, or if it cannot ask the model or take the tools.
     """
     name, *args = command
     location = _locate(name, folder, environ.get("PATH", os.defpath))
@@ -57,9 +63,12 @@ def program_of(
         choice = choice_of(known, PRESETS[known], model)
         env |= PRESETS[known].env(choice)
         files = PRESETS[known].files(choice, "ask") | _first_run_files(known, folder)
+        files = with_tree_tools(known, files) if with_tools else files
         args = [*_first_arguments(known, choice), *args]
     elif model is not None:
         raise InvalidValue("--model", model, f"nothing for {name}: it is for {', '.join(_KNOWN)}")
+    elif with_tools:
+        raise InvalidValue("--with-tools", name, f"one of {', '.join(_KNOWN)}: how another takes tools is not known")
     return WrappedProgram(
         name=Path(name).name, command=(*location.command, *args), env=env, files=files, mounts=location.mounts
     )
