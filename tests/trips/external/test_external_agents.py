@@ -16,12 +16,14 @@ from ramet.core.events import (
     MailDelivered,
     PlanStep,
     PlanUpdated,
+    SandboxFrozen,
     SandboxStarted,
     SubAgentReported,
     ToolEnded,
     ToolStarted,
 )
 from ramet.core.ids import RunId
+from ramet.core.lifecycle import State
 from ramet.core.outcome import Status
 from tests.support.providers import Call, provider
 from tests.support.waiting import eventually
@@ -234,3 +236,24 @@ async def test_a_message_while_it_works_is_the_next_prompt_of_the_same_process(r
     assert result.output == "sorrel twice", (result.error, result.stderr)
     assert len(of_kind(events, SandboxStarted)) == 1
     assert len(of_kind(events, MailDelivered)) == 1
+
+
+async def test_a_pause_freezes_it_and_a_resume_lets_it_go_on(runtime: ramet.AgentRuntime) -> None:
+    """Nothing of it works meanwhile: what it waits for came during the pause, and it has not seen it."""
+    handle = await runtime.start_agent(
+        scripted(), prompt=script(["say", "I wait"], ["wait", "go.txt"], ["say", " no more"])
+    )
+    run = runtime.get(handle.id).run
+    await eventually(lambda: run.turn.streamed_text)
+    inner = runtime.get(handle.id)
+    await inner.pause("a break", now=True)
+    await eventually(lambda: run.sandbox.is_frozen)
+    assert run.sandbox.folder is not None
+    (run.sandbox.folder.workspace / "go.txt").touch()
+    assert run.state is State.PAUSED
+    assert not run.turn.verdict
+    await inner.resume()
+    result = await handle.result()
+
+    assert result.output == "I wait no more", (result.error, result.stderr)
+    assert of_kind(await events_of(handle), SandboxFrozen)
