@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from ramet import Agent, External
 from ramet.core.errors import InvalidValue
-from ramet.host.schedules.target import plain
+from ramet.core.schedules.schedule import AgentTarget
+from ramet.host.schedules.target import load, plain, target_of
 
 
 def nested(levels: int, kind: type[list[Any]] | type[dict[str, Any]]) -> Any:
@@ -27,3 +29,12 @@ def test_data_is_at_most_50_levels_deep(kind: type[list[Any]] | type[dict[str, A
         plain("args", nested(51, kind))
     part = "[0]" if kind is list else "['key']"
     assert refusal.value.field == f"args{part * 50}"
+
+
+def test_an_external_agent_is_stored_as_data() -> None:
+    """The program is found again when the schedule fires."""
+    agent = Agent(name="coder", external=External(preset="codex", permission_mode="allow"), model="openai:gpt-5.5")
+    target = target_of(agent, dict)
+
+    assert isinstance(target, AgentTarget)
+    assert load(target, dict).agent == agent

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ramet.agent.definition import Agent
+from ramet.agent.external.external import External
 from ramet.core.arguments import is_unicode
 from ramet.core.errors import DefinitionMissing, InvalidValue, Unknown
 from ramet.core.limits import Limits
@@ -129,6 +130,10 @@ def _fields_of(agent: Agent) -> dict[str, Any]:
         default = each.default_factory() if callable(each.default_factory) else each.default
         if value == default or each.name in _BY_VALUE:
             continue
+        if each.name == "function" and agent.external is not None:
+            continue  # It follows from that.
+        if isinstance(value, External):
+            value = value.as_data()
         if each.name in ("tools", "disallowed_tools", "skills"):
             value = list(value)
         elif each.name in ("output", "hooks") and isinstance(value, Mapping):
