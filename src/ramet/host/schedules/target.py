@@ -130,8 +130,6 @@ def _fields_of(agent: Agent) -> dict[str, Any]:
         default = each.default_factory() if callable(each.default_factory) else each.default
         if value == default or each.name in _BY_VALUE:
             continue
-        if each.name == "function" and agent.external is not None:
-            continue  # It follows from that.
         if isinstance(value, External):
             value = value.as_data()
         if each.name in ("tools", "disallowed_tools", "skills"):
@@ -146,7 +144,7 @@ def _fields_of(agent: Agent) -> dict[str, Any]:
         fields["limits"] = msgspec.to_builtins(agent.limits)
     if agent.source is not None:
         fields["source"] = str(agent.source)
-    if agent.function is not None:
+    if agent.function is not None and agent.external is None:
         fields["function"] = reference_of(agent.function, field="agent.function")
     return fields
 
