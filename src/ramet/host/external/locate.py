@@ -59,8 +59,11 @@ def _location(program: Path, search_path: str | None) -> Location:
 
 def _interpreter(program: Path) -> list[str]:
     """Return the words of a script's first line; none for a program in machine code."""
-    with program.open("rb") as file:
-        line = file.read(_MAX_SHEBANG).split(b"\n", 1)[0]
+    try:
+        with program.open("rb") as file:
+            line = file.read(_MAX_SHEBANG).split(b"\n", 1)[0]
+    except OSError as problem:
+        raise InvalidValue("external", str(program), f"a program that can be read ({problem.strerror})") from None
     return line[2:].decode(errors="replace").split() if line.startswith(b"#!") else []
 
 
