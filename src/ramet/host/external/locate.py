@@ -45,9 +45,9 @@ def locate(command: tuple[str, ...], search_path: str | None = None) -> Location
 def _location(program: Path, search_path: str | None) -> Location:
     interpreter = _interpreter(program)
     mounts = [_root_of(program)]
-    if not interpreter:
-        return Location((str(program),), _hidden(mounts))
     started_by = [each for each in interpreter if not each.startswith("-")]
+    if not started_by:
+        return Location((str(program),), _hidden(mounts))
     if PurePath(started_by[0]).name == "env" and len(started_by) > 1:
         started_by = started_by[1:]
     found = shutil.which(started_by[0], path=search_path)
