@@ -78,7 +78,11 @@ class OwnPods:
                 request = replace(request, name=new_name())
             except SandboxFailed as failure:
                 was_not_pulled = pod.failure_future.done() and pod.failure_future.result().kind == "image"
-                if is_last or not was_not_pulled or not await self._images.restore(prepared_image.image, failure):
+                if is_last or not was_not_pulled:
+                    raise
+                is_restored = await self._images.restore(prepared_image.image, failure)
+                # A node waits a second for a secret that it has not seen before, then pulls without it.
+                if not is_restored and not template.pull_secrets:
                     raise
                 return await self.start(spec, level, runtime_class, is_last=True)
         self._warm_pool.request(shape)
