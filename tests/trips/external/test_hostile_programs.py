@@ -16,7 +16,8 @@ from ramet.spawn.external import program_requests
 from tests.support import hostile_drivers
 from tests.support.waiting import eventually
 from tests.trips.kits.external import scripted
-from tests.trips.kits.isolated import backend, runtime
+from tests.trips.kits.isolated import runtime
+from tests.trips.kits.isolated import usual_backend as backend
 
 __all__ = ["backend", "runtime"]
 

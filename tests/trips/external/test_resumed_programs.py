@@ -9,7 +9,7 @@ import pytest
 from ramet.core.outcome import Status
 from tests.support.store_addresses import run_program_until_killed
 from tests.support.waiting import eventually
-from tests.trips.kits.isolated import backend
+from tests.trips.kits.isolated import usual_backend as backend
 from tests.trips.programs.external_agents import COMMAND, runtime_of
 
 __all__ = ["backend"]

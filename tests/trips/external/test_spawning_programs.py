@@ -7,7 +7,8 @@ from ramet import Agent, Policy
 from ramet.core.outcome import Status
 from tests.trips.agents.tree_clients import double
 from tests.trips.kits.external import script, scripted
-from tests.trips.kits.isolated import backend, runtime
+from tests.trips.kits.isolated import runtime
+from tests.trips.kits.isolated import usual_backend as backend
 
 __all__ = ["backend", "runtime"]
 

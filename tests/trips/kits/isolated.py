@@ -28,6 +28,12 @@ def backend(request: pytest.FixtureRequest) -> BackendName:
 
 
 @pytest.fixture
+def usual_backend() -> BackendName:
+    """Return the backend that is used by default: for what the host does in the same way whatever the sandbox is."""
+    return "bwrap" if shutil.which("bwrap") is not None else "local"
+
+
+@pytest.fixture
 async def runtime(backend: BackendName, tmp_path: pathlib.Path) -> AsyncIterator[ramet.AgentRuntime]:
     """Yield a running runtime with a folder of its own."""
     async with ramet.AgentRuntime(working_dir=tmp_path / "work", backend=backend) as runtime:

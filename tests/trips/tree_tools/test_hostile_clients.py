@@ -8,7 +8,8 @@ import pytest
 
 import ramet
 from tests.trips.agents import tree_clients
-from tests.trips.kits.isolated import backend, runtime
+from tests.trips.kits.isolated import runtime
+from tests.trips.kits.isolated import usual_backend as backend
 from tests.trips.tree_tools.test_tree_tools import run
 
 __all__ = ["backend", "runtime"]
