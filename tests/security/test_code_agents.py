@@ -11,6 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ramet import Agent
 from ramet.core.errors import InvalidValue, ProtocolError, RametError
 from ramet.core.ids import StepId
 from ramet.core.outcome import Status
@@ -173,7 +174,7 @@ def guest_requests() -> GuestRequests:
         tree, safety = Stub(), None
 
     class One:
-        context = Context()
+        context, agent = Context(), Agent(name="one")
 
     return GuestRequests(cast(Run, One()), StepId("run-00:1"))
 

@@ -152,7 +152,7 @@ async def test_the_exit_status_shows_the_outcome(
         (["ask", "x", "--model", "nope:x"], b"", 2, "ramet: unknown model provider 'nope'; known: "),
         (["ask", "x", "--model", "google_genai:gemini-3"], b"", 1, "pip install 'ramet[google]'"),
         (["ask", "x", "--model", "openai:gpt-5.4-mini"], b"", 1, "ramet: "),
-        (["ask", "x", "--agent", "nobody"], b"", 2, "ramet: unknown agent type 'nobody'; known: explore, "),
+        (["ask", "x", "--agent", "nobody"], b"", 2, "ramet: unknown agent type 'nobody'; known: claude-code, codex, "),
         (["ask", "x", "--transcripts", "/proc/nowhere"], b"", 2, "ramet: --transcripts: '/proc/nowhere' is not"),
         (["ask", ""], b"", 2, "ramet: QUESTION: '' is not accepted; expected text of 1 to 1000000 characters"),
         (["ask", "-"], b"\n", 2, "ramet: QUESTION: '\\n' is not accepted"),

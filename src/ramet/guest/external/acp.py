@@ -18,6 +18,7 @@ from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import run_shielded, wait_with_timeout
 from ramet.core.errors import Denied, RametError, TaskFailed
 from ramet.guest.external.acp_updates import SessionUpdates
+from ramet.guest.external.gemini_sessions import rename_recordings
 from ramet.guest.external.json_lines import METHOD_NOT_FOUND, ConnectionClosed, Json, RequestFailed, RpcConnection
 from ramet.guest.external.process import ProgramProcess
 from ramet.guest.external.program_host import Permission, ProgramHost
@@ -46,12 +47,13 @@ async def drive_acp(
     cwd: Path,
     clock: Clock,
     mcp_servers: Sequence[Json] = (),
+    home: Path | None = None,
 ) -> str:
     """Give a program its prompts, and return the text of its last reply.
 
     Raises BudgetExceeded, Aborted, Denied for a refusal that the program cannot go on after, and TaskFailed.
     """
-    client = _Client(start, host, program, cwd=cwd, clock=clock, mcp_servers=mcp_servers)
+    client = _Client(start, host, program, cwd=cwd, clock=clock, mcp_servers=mcp_servers, home=home)
     reading = asyncio.ensure_future(client.connection.run())
     try:
         return await client.run()
@@ -75,7 +77,9 @@ class _Client:
         cwd: Path,
         clock: Clock,
         mcp_servers: Sequence[Json],
+        home: Path | None,
     ) -> None:
+        self._home = home
         self._start, self._host, self._program, self._clock = start, host, program, clock
         self._session_fields: Json = {"cwd": str(cwd), "mcpServers": list(mcp_servers)}
         self._updates = SessionUpdates(host)
@@ -135,6 +139,8 @@ class _Client:
 
     async def _reopen(self, session: str, capabilities: Json) -> bool:
         """Open a session that an earlier process began; return whether that was possible."""
+        if self._home is not None:
+            rename_recordings(self._home)
         has_resume = isinstance(_object(capabilities.get("sessionCapabilities")).get("resume"), dict)
         if not has_resume and capabilities.get("loadSession") is not True:
             return self._note("it cannot open a session again")

@@ -13,7 +13,6 @@ from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import InvalidValue
 from ramet.guest.external.acp import drive_acp
 from ramet.guest.external.channel_host import ChannelHost
-from ramet.guest.external.gemini_sessions import rename_recordings
 from ramet.guest.external.home_files import SCRATCH_FOLDER, is_path_below, write_home
 from ramet.guest.external.process import started_program
 from ramet.guest.external.program_host import ProgramHost
@@ -70,11 +69,11 @@ async def drive_program(
     cwd = _working_folder(workspace, start.cwd)
     if start.protocol == "acp":
         command = [_fill(each, values) for each in start.command]
-        if await host.load_session() is not None:
-            rename_recordings(home)
         async with started_program(command, env=env, cwd=cwd, has_input=True) as program:
             servers = [tree_server(values)] if start.tree_tools else []
-            return await drive_acp(start, host, program, cwd=cwd, clock=clock or SystemClock(), mcp_servers=servers)
+            return await drive_acp(
+                start, host, program, cwd=cwd, clock=clock or SystemClock(), mcp_servers=servers, home=home
+            )
     has_input = not any("${prompt}" in each for each in start.command)
     text, prompt = "", start.prompt or None
     while prompt is not None:
