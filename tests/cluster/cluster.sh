@@ -176,6 +176,7 @@ inside() { # pid 1 of the cluster's own network, mount and pid namespaces
     --service-account-key-file="$PKI/sa.pub" --service-account-signing-key-file="$PKI/sa.key" --service-account-issuer=https://kubernetes.default.svc --api-audiences=https://kubernetes.default.svc \
     --allow-privileged=true
   export AWS_EC2_METADATA_DISABLED=true AWS_SHARED_CREDENTIALS_FILE=/dev/null AWS_CONFIG_FILE=/dev/null HOME=$RUN
+  until [ -S "$RUN/containerd.sock" ]; do sleep 0.05; done    # without it the kubelet ends, and nothing starts it again
   d kubelet kubelet --containerd="unix://$RUN/containerd.sock" --config="$RUN/kubelet.yaml" --kubeconfig="$PKI/kubelet.conf" --hostname-override=node1 --node-ip=$NODE_IP \
     --container-runtime=remote --container-runtime-endpoint="unix://$RUN/containerd.sock" --root-dir="$RUN/kubelet" --cert-dir="$PKI/kubelet-dir"
   for _ in $(seq 300); do curl -sf --cacert "$PKI/ca.crt" --cert "$PKI/admin.crt" --key "$PKI/admin.key" https://$NODE_IP:6443/readyz >/dev/null && break; sleep 0.2; done
