@@ -26,11 +26,12 @@ from ramet.core.errors import RametError
 from ramet.core.policy.rights import STDIO
 
 _SIGNALLED: Final = 128  #: added to the number of a signal, as shells do
-#: Python ignores some signals, as `nohup` does, and a program that is executed by it would inherit that.
+#: Python ignores some signals, as `nohup` does, and a kernel may block some: a program would inherit that.
 _PROGRAM: Final = """\
 import fcntl, os, signal, sys, termios
 for each in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
     signal.signal(each, signal.SIG_DFL)
+signal.pthread_sigmask(signal.SIG_SETMASK, ())
 if os.isatty(0):
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 try:

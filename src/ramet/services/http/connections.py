@@ -85,12 +85,16 @@ class HttpServer:
         for each in tuple(self._connections):
             each.end()
 
-    async def stop(self) -> bool:
-        """Wait for active requests, and cut the rest; return whether all ended by themselves. Idempotent."""
+    async def stop(self, within_s: float | None = None) -> bool:
+        """Wait for active requests, and cut the rest; return whether all ended by themselves. Idempotent.
+
+        They have `within_s` seconds; None means the time of the bounds.
+        """
         self.end()
         is_done = True
+        deadline = asyncio.get_running_loop().time() + (self._bounds.end_s if within_s is None else within_s)
         try:
-            async with asyncio.timeout(self._bounds.end_s):
+            async with asyncio.timeout_at(deadline):
                 while self._connections:
                     await asyncio.wait([each.loss for each in self._connections])
         except TimeoutError:
@@ -98,7 +102,8 @@ class HttpServer:
             for each in tuple(self._connections):
                 each.cut()
         if tasks := set(self._state.tasks):
-            _, remaining = await asyncio.wait(tasks, timeout=self._bounds.end_s)
+            left_s = max(deadline - asyncio.get_running_loop().time(), self._bounds.end_s)
+            _, remaining = await asyncio.wait(tasks, timeout=left_s)
             is_done = is_done and not remaining
             for task in remaining:
                 task.cancel()

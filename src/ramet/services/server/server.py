@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 SOCKET = "serve.sock"
 SHARED = "postgres"  #: the store that several kernels may share
 PATIENCE_S = 10.0  #: seconds to wait for turns that end with their kernel
+#: Seconds for requests that a leaving kernel still answers: the client of one that is cut cannot know what was done.
+_ANSWERS_S = 20.0
 
 _log = logging.getLogger("ramet.serve")
 
@@ -206,7 +208,7 @@ class Server:
         with contextlib.suppress(RametError):  # Clients without an answer look up the new kernel.
             await self.kernels.drain()
         self._parts.streams.move()
-        was_all_answered = await self._http_server.stop()
+        was_all_answered = await self._http_server.stop(_ANSWERS_S)
         await self._put_on_record()
         await self.kernels.close()
         if not was_all_answered:  # As after a kill: unanswered requests may have been executed.
