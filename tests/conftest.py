@@ -113,7 +113,7 @@ def _pass_hang_ups_to_started_programs() -> None:
 
 #: In a test's name: whose kernel it attacks, and which backend that kernel uses.
 _ATTACKED = re.compile(r"\[(?:.*-)?(me|ordinary|bare)-(?:bwrap|local)\b")
-#: Seconds that a test takes, by the beginning of its path, where it is not half a second: the longest shares come first.
+#: Seconds that a test takes, by the beginning of its path, where it is not 0.5: the longest shares come first.
 _SECONDS = {
     "tests/unit/benchmarks/": 3.0,
     "tests/unit/isolation/": 0.2,
