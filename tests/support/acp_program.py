@@ -172,6 +172,7 @@ def main() -> NoReturn:
                 if not (HOME / params["sessionId"]).exists():
                     send({"id": number, "error": {"code": -32002, "message": "Resource not found"}})
                     continue
+                servers[params["sessionId"]] = params["mcpServers"]
                 result = None
             case "session/prompt":
                 text = "".join(each["text"] for each in params["prompt"])
