@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import pathlib
+import re
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
@@ -14,6 +15,7 @@ import pytest
 
 import ramet
 from ramet import External, Policy
+from ramet.cli.main import main
 from ramet.core.errors import InvalidValue, RametError, SpawnRefused, TaskFailed, Unknown
 from ramet.services.agent_types.registry import create_default_types
 from ramet.services.client.client import Client
@@ -80,26 +82,38 @@ def session_of(folder: pathlib.Path) -> pathlib.Path:
     return session
 
 
-async def interrupt_once_begun(agent: OpenAIAgent) -> None:
-    """Interrupt a turn in the middle. Raises the error of the turn."""
-    async for piece in agent.pieces(script(["say", "begun"], ["hang"])):
+async def interrupt_once_begun(agent: OpenAIAgent, list_runs: Callable[[], str]) -> None:
+    """Interrupt a turn in the middle, and look at what its program runs by itself. Raises the error of the turn."""
+    steps = [["sub_agent", "x1", "a look around", "running"], ["say", "begun"], ["hang"]]
+    async for piece in agent.pieces(script(*steps)):
         assert piece == "begun"
+        [own] = (await agent.client.kernel.run(agent.spawned.run)).reported_agents
+        assert (own.id, own.title, own.state) == ("x1", "a look around", "running")
+        listed = await asyncio.to_thread(list_runs)
+        assert re.search(r"^-  +crew/ada/x1 +a look around +running ", listed, re.MULTILINE), listed
         await agent.client.interrupt(agent.id, key=agent.nonce)
 
 
 async def test_a_conversation_with_a_program_goes_on_from_turn_to_turn_and_after_a_kill_of_the_server(
-    usual_backend: BackendName,
+    usual_backend: BackendName, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A turn is a prompt of the one session of the program, also after an interrupt.
 
     A turn that was under way when the server was killed goes on at the next start: the program is prompted again.
     """
+
+    def list_runs() -> str:
+        main(["ps", "--server", str(folder / ".ramet" / "serve.sock")])
+        return capsys.readouterr().out
+
     settings = json.dumps({"coder": program().as_data()})
     with short_folder() as folder:
         process = ServeProcess(folder, usual_backend, RAMET_EXTERNAL=settings)
         try:
             async with ramet.connect(folder / ".ramet" / "serve.sock") as client:
-                team = await client.create_team({"agents": 1, "memory_mb": 500, "model_calls": 10})
+                team = await client.create_team(
+                    name="crew", resources={"agents": 1, "memory_mb": 500, "model_calls": 10}
+                )
                 served = Served(client, team)
                 agent = await served.spawn(
                     "ada", {"external": "coder", "show_tools": True, "instructions": "Be brief."}
@@ -110,7 +124,9 @@ async def test_a_conversation_with_a_program_goes_on_from_turn_to_turn_and_after
                 said = await agent.say(script(["remember", "sorrel "], *call, ["say", "Yes."]))
                 assert sorted(said.split("\n\n")) == ["Yes.", '[Read {"path": "a"}]']
                 with pytest.raises(RametError, match="interrupted"):
-                    await interrupt_once_begun(agent)
+                    await interrupt_once_begun(agent, list_runs)
+                [own] = (await client.kernel.run(agent.spawned.run)).reported_agents
+                assert own.state == "cancelled"
                 working = asyncio.ensure_future(agent.say(script(["remember", "moss "], ["wait", "go"], ["recall"])))
                 await eventually(lambda: session_of(folder).read_text() == "sorrel moss ")
                 process.end(signal.SIGKILL)
