@@ -206,6 +206,7 @@ class TreeReplay:
                 apply_report(run.reported_agents, event)
             case TurnEnded():
                 end_reported(run.reported_agents, event.at)
+                self._close_approvals(run, None)  # Its calls are over: none of their answers is for a later one.
                 run.turn_status = event.status
                 run.is_in_turn, run.state, run.limit_pause = False, "idle", None
             case TimeStopped():

@@ -286,6 +286,7 @@ def _row(run: RunReplay, children: tuple[str, ...], is_active: bool, streaming: 
         approvals=tuple(
             Question(approval_id=id, tool=each.tool, question=each.question, args=each.args)
             for id, each in run.approvals.items()
+            if id not in run.approval_answers
         ),
         result=run.result,
         ports={} if run.is_over else run.ports,
