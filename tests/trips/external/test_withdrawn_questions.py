@@ -22,7 +22,8 @@ COMMAND = {"command": "make test"}
 
 async def test_a_question_is_withdrawn_when_its_turn_ends(runtime: ramet.AgentRuntime, tmp_path: pathlib.Path) -> None:
     """The program goes on with its next prompt, in the same process: nobody is asked about the turn before."""
-    first = script(["abandon", "1", "Bash", COMMAND], ["wait", "go.txt"])
+    # The answer to its call comes behind the next prompt, on the same channel.
+    first = script(["abandon", "1", "Bash", COMMAND], ["wait", "go.txt"], ["call", "2", "Read", {}])
     handle = await runtime.start_agent(scripted(), prompt=first)
     run, inbox = runtime.get(handle.id).run, runtime.trees[RunId(handle.id)].inbox
     await eventually(lambda: inbox.pending)
