@@ -10,8 +10,10 @@ from typing import NamedTuple
 from ramet.cli.render import formatting
 from ramet.cli.render.call_summary import describe_call
 from ramet.cli.render.formatting import frozen
+from ramet.cli.render.refused_requests import MAX_REFUSALS, describe_refusal
 from ramet.core.events import (
     Event,
+    ForwardRefused,
     MessageDiscarded,
     MessageRecorded,
     ModelAsked,
@@ -115,6 +117,7 @@ class TreeModel:
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}  #: by run id, in spawn order
         self.root: Row | None = None
+        self.refused_forwards: dict[str, None] = {}  #: refusals with 429 of requests of programs, as texts
         self._orphans: dict[str, list[Row]] = {}  #: children whose events came before their parent's
 
     def apply(self, event: Event) -> None:
@@ -142,6 +145,8 @@ class TreeModel:
                 row.phase = f"asks again in {event.wait_s:.0f}s" if event.wait_s >= 1 else "asks again"
             case QuotaReached():
                 row.phase = f"waits for a quota until {event.until:%H:%M:%S} UTC"
+            case ForwardRefused() if len(self.refused_forwards) < MAX_REFUSALS:
+                self.refused_forwards[describe_refusal(event)] = None
             case RunSilent():
                 row.silence = f"silent for {formatting.duration(event.silent_s)}"
             case TextDelta():
