@@ -210,6 +210,7 @@ class TreeFactory:
             forwarding=self.forwarder.open,
             programs=self.programs,
             approve=inbox.ask,
+            withdraw_restored=inbox.withdraw_restored,
             safety=plan.gate,
             decide=self.decide,
             permissions=plan.permissions or NO_PERMISSIONS,
