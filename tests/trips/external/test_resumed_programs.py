@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pathlib
 
 import pytest
@@ -48,7 +49,10 @@ async def test_an_answer_on_record_is_not_asked_for_again(
     await run_program_until_killed(PROGRAM, store_address, tmp_path, backend, "allowed")
     async with runtime_of(store_address, tmp_path, backend) as runtime:
         (handle,) = await runtime.resume()
-        assert runtime.trees[handle.id].inbox.pending == ()
-        result = await handle.result()
+        inbox = runtime.trees[handle.id].inbox
+        ended = asyncio.ensure_future(handle.result())
+        await eventually(lambda: ended.done() or inbox.pending)  # A question that is asked again has no end.
+        assert inbox.pending == ()
+        result = await ended
 
     assert (result.status, result.value) == (Status.COMPLETED, "allowedsorrel sorrel "), (result.error, result.stderr)
