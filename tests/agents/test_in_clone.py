@@ -25,16 +25,21 @@ def git(folder: Path, *args: str) -> str:
     return subprocess.run(["git", *names, *args], cwd=folder, check=True, capture_output=True, text=True).stdout
 
 
+def start_repository(folder: Path) -> None:
+    """Create a repository with one commit."""
+    (folder / "src").mkdir(parents=True)
+    (folder / "src" / "a.txt").write_text("as it was\n")
+    git(folder, "init", "-q")
+    git(folder, "add", ".")
+    git(folder, "commit", "-q", "-m", "first")
+
+
 @each(SPEAKS_ACP)
 async def test_what_it_writes_is_a_branch_and_its_home_is_not(
     program: Program, runtime: ramet.AgentRuntime, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """It works in the folder of its clone; the user's files are as before."""
-    (tmp_path / "repo" / "src").mkdir(parents=True)
-    (tmp_path / "repo" / "src" / "a.txt").write_text("as it was\n")
-    git(tmp_path / "repo", "init", "-q")
-    git(tmp_path / "repo", "add", ".")
-    git(tmp_path / "repo", "commit", "-q", "-m", "first")
+    start_repository(tmp_path / "repo")
     agent = agent_of(program).replace(isolation="worktree")
     async with asked(monkeypatch, write=[write_call(program.name, Path("note.txt"), "hello"), REPLY]):
         handle = await runtime.start_agent(

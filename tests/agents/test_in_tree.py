@@ -32,7 +32,9 @@ REPLY = "It is done."
 #: What each program is called in a definition, and a model that it can ask.
 AGENTS = {
     "claude-agent-acp": ("claude-code", "anthropic:claude-sonnet-5-5"),
+    "claude-code": ("claude-code", "anthropic:claude-sonnet-5-5"),
     "codex-acp": ("codex", "openai:gpt-5.5"),
+    "codex": ("codex", "openai:gpt-5.5"),
     "gemini-cli": ("gemini", "google_genai:gemini-2.5-pro"),
     "opencode": ("opencode", "anthropic:claude-sonnet-5-5"),  # to one of OpenAI it offers no `write`
 }
@@ -49,6 +51,8 @@ def installed_programs(monkeypatch: pytest.MonkeyPatch) -> None:
 def agent_of(program: Program, **external: Any) -> ramet.Agent:
     """Return the program as an agent."""
     preset, model = AGENTS[program.name]
+    if program.acp is None:  # Its adapter is in PATH as well, and would be found first.
+        external = {"command": program.command, "protocol": "stream-json", **external}
     return ramet.Agent(name="coder", external=ramet.External(preset=preset, **external), model=model)
 
 
@@ -144,7 +148,7 @@ async def test_it_writes_nothing_that_a_person_denies_or_that_is_outside(
 async def test_a_limit_of_n_is_n_requests_of_a_model(
     program: Program, runtime: ramet.AgentRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its provider gets exactly as many, and the run ends at its limit soon after."""
+    """Its provider gets exactly as many, and the run ends at its limit soon after. What it wrote unasked is there."""
     steps: list[Step] = [write_call(program.name, Path(f"note-{number}.txt"), "x") for number in range(6)]
     async with asked(monkeypatch, write=[*steps, REPLY]) as server:
         agent = agent_of(program, permission_mode="allow")
@@ -152,6 +156,7 @@ async def test_a_limit_of_n_is_n_requests_of_a_model(
 
     assert result.status is Status.BUDGET_EXHAUSTED, (result.error, result.stderr)
     assert len(server.generations) == result.usage.model_calls == 3
+    assert "note-0.txt" in [each.name for each in result.artifacts]
 
 
 def memory_of(pid: int) -> Iterator[bytes]:

@@ -15,12 +15,14 @@ from ramet import Agent, Policy
 from ramet.wire.external_program import TREE_SERVER
 from tests.agents import tree_programs
 from tests.agents.scripts import ANSWERS, SPEAKS_ACP, TITLES, each, mcp_tool, turns
+from tests.agents.test_in_clone import start_repository
+from tests.agents.test_in_tree import agent_of, installed_programs
 from tests.support.agent_programs import INSTALLED, PINS, Program, executables
 from tests.support.providers import Call, Script, Step, provider
 from tests.trips.agents.tree_clients import double
 from tests.trips.kits.forwarding import host_key, use_server
 
-__all__ = ["host_key"]
+__all__ = ["host_key", "installed_programs"]
 
 REPLY = "It is forty-two."
 POLICY = Policy(
@@ -86,6 +88,39 @@ async def test_a_program_leads_agents_by_its_configuration(
 ) -> None:
     """Each kind of configuration takes a server over HTTP with the key in a header."""
     check(*await lead(tree_programs.lead_by_prompt, program, tmp_path, monkeypatch))
+
+
+@pytest.mark.usefixtures("host_key", "installed_programs")
+@each(("claude-code", "codex"))
+async def test_a_program_that_answers_one_prompt_has_the_tools_of_its_tree(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its preset configures the server, which nobody needs to allow; also where it works in a clone."""
+    start_repository(tmp_path / "repo")
+
+    def call(tool: str, **arguments: Any) -> Call:
+        return Call(mcp_tool(program.name, TREE_SERVER, tool), arguments)
+
+    steps: list[Step] = [
+        call("spawn_agent", agent="double", prompt="21", name="sum"),
+        call("result", id="sum", wait_s=50),
+        REPLY,
+    ]
+    mode = "ask" if program.name == "claude-code" else "allow"
+    lead = agent_of(program, permission_mode=mode).replace(isolation="worktree")
+    agents = {"double": Agent(name="double", function=double, description="Doubles a number.")}
+    async with (
+        provider({**TITLES, "[lead]": steps}) as server,
+        ramet.AgentRuntime(working_dir=tmp_path / "kernel", backend="bwrap") as runtime,
+    ):
+        use_server(monkeypatch, server.url)
+        result = await runtime.run_agent(
+            lead, Policy(allow_sub_agents=True), prompt="Please [lead].", agents=agents, cwd=tmp_path / "repo"
+        )
+
+    assert result.status == "completed", (result.error, result.stderr)
+    assert (result.output, result.usage.agents) == (REPLY, 1)
+    assert "status: completed" in json.dumps(turns(server.requests)[-1].body)
 
 
 @pytest.mark.usefixtures("host_key")

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import urllib.parse
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,7 @@ class Answer:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self.broken = False  #: nothing more can follow on this connection
+        self.pieces_of: Callable[[str], Iterable[str]] = lambda event: (event,)  #: how a server-sent event is sent
 
     async def send(self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
         """Send one whole answer in JSON."""
@@ -49,7 +50,8 @@ class Answer:
     async def event(self, data: dict[str, Any] | str, name: str | None = None) -> None:
         """Send one server-sent event."""
         text = data if isinstance(data, str) else json.dumps(data)
-        await self.piece((f"event: {name}\n" if name else "") + f"data: {text}\n\n")
+        for piece in self.pieces_of((f"event: {name}\n" if name else "") + f"data: {text}\n\n"):
+            await self.piece(piece)
 
     async def piece(self, text: str) -> None:
         """Send a piece of a stream."""

@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import json
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
@@ -71,6 +72,8 @@ class Provider:
         self.hold: asyncio.Event | None = None  #: where set, no request is answered before it is
         self.refusals: dict[str, str] = {}  #: fields that are refused with HTTP 400, and what is said of each
         self.failure_headers: dict[str, str] = {}  #: sent with each answer that is a `Fail`
+        #: Where set, it returns the pieces that are sent for an event, by the number of the request.
+        self.rewrite: Callable[[int, str], Iterable[str]] | None = None
         self._dialogue = Dialogue(script)
         self._arrivals = asyncio.Condition()
         self._models: list[BaseChatModel] = []
@@ -132,6 +135,8 @@ class Provider:
     async def answer(self, request: Request, answer: Answer) -> None:
         """Play the next step in the wire format of the request."""
         self.requests.append(request)
+        if self.rewrite is not None:
+            answer.pieces_of = functools.partial(self.rewrite, self.count)
         async with self._arrivals:
             self._arrivals.notify_all()
         if self.hold is not None:

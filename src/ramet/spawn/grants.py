@@ -8,8 +8,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from msgspec import structs
-
 from ramet.agent.adopted.mark import AdoptedFunction
 from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
@@ -195,8 +193,7 @@ def capsule_of(
     if program is not None and services.programs is not None:
         if request.args or request.kwargs:
             raise InvalidValue("args", agent.name, "none: a program of another maker gets a prompt")
-        may_spawn = grant is not None and grant.allow_sub_agents
-        return pack(services.programs.run, (structs.replace(program.start, tree_tools=may_spawn),))
+        return pack(services.programs.run, (program.start_under(grant),))
     if grant is None or agent.function is None:
         return None
     if isinstance(agent.function, AdoptedFunction):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pathlib
 
 import pytest
@@ -11,6 +12,7 @@ from ramet.core.outcome import Status
 from ramet.host.approvals import WITHDRAWN
 from tests.support.store_addresses import run_program_until_killed
 from tests.support.waiting import eventually
+from tests.trips.kits.forwarding import create_file
 from tests.trips.kits.isolated import usual_backend as backend
 from tests.trips.programs.external_agents import COMMAND, runtime_of
 
@@ -28,6 +30,7 @@ async def test_a_question_is_answered_after_the_kill_of_its_kernel(
     id = (tmp_path / "question").read_text()
     async with runtime_of(store_address, tmp_path, backend) as runtime:
         (handle,) = await runtime.resume()
+        create_file(runtime, handle.id, "go")
         inbox = runtime.trees[handle.id].inbox
         (entry,) = inbox.pending
         assert (entry.id, entry.tool, entry.args) == (id, "Bash", COMMAND)
@@ -50,8 +53,12 @@ async def test_an_answer_on_record_is_not_asked_for_again(
     await run_program_until_killed(PROGRAM, store_address, tmp_path, backend, "allowed")
     async with runtime_of(store_address, tmp_path, backend) as runtime:
         (handle,) = await runtime.resume()
-        assert runtime.trees[handle.id].inbox.pending == ()
-        result = await handle.result()
+        create_file(runtime, handle.id, "go")
+        inbox = runtime.trees[handle.id].inbox
+        ended = asyncio.ensure_future(handle.result())
+        await eventually(lambda: ended.done() or inbox.pending)  # A question that is asked again has no end.
+        assert inbox.pending == ()
+        result = await ended
 
     assert (result.status, result.value) == (Status.COMPLETED, "allowedsorrel sorrel "), (result.error, result.stderr)
 

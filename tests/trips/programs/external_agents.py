@@ -19,8 +19,15 @@ from tests.support.store_addresses import store_at
 from tests.trips.kits.external import script, scripted
 
 COMMAND = {"command": "make deploy"}
-#: The session remembers a word each time, and the reply tells the answer and all words.
-PROMPT = script(["remember", "sorrel "], ["call", "1", "Bash", COMMAND], ["ask", "1", "Bash", COMMAND], ["recall"])
+#: The session remembers a word each time, and the reply tells the answer and all words. It does not end before the
+#: file `go` is there, however long the process that is to be killed lives on after the answer.
+PROMPT = script(
+    ["remember", "sorrel "],
+    ["call", "1", "Bash", COMMAND],
+    ["ask", "1", "Bash", COMMAND],
+    ["wait", "go"],
+    ["recall"],
+)
 ASKED_ONCE = script(["new", ["ask", "1", "Bash", COMMAND]], ["say", "done"])
 
 

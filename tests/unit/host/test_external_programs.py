@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import pathlib
 import tomllib
@@ -11,6 +12,7 @@ import pytest
 
 from ramet.agent.external.external import PRESETS, External
 from ramet.core.errors import InvalidValue
+from ramet.core.policy.policy import Policy, resolve_root_policy
 from ramet.host.external import presets
 from ramet.host.external.locate import find
 from ramet.host.external.program_finder import ProgramFinder
@@ -133,6 +135,23 @@ def test_a_program_that_asks_nobody_needs_permission_for_all(install: Install) -
         ("exec", "--skip-git-repo-check", "--json"),
         "stream-json",
     )
+
+
+@pytest.mark.parametrize(("executable", "preset"), [("claude", "claude-code"), ("codex", "codex")])
+def test_a_program_without_a_session_is_configured_for_the_tools_of_its_tree(
+    install: Install, executable: str, preset: str
+) -> None:
+    """Where its grant lets it start agents. A file of the definition is in the place of that of the preset."""
+    install(f"opt/{executable}", "\x7fELF")
+    external = External(preset=preset, permission_mode="allow")
+    program = ProgramFinder().find(external, None)
+    spawns, spawns_not = (resolve_root_policy(Policy(allow_sub_agents=each)) for each in (True, False))
+    (name,) = (name for name, text in program.start_under(spawns).files.items() if "${mcp_url}" in text)
+
+    assert program.start_under(spawns).tree_tools
+    assert program.start_under(spawns_not) == program.start
+    own = dataclasses.replace(external, files={name: "mine"})
+    assert ProgramFinder().find(own, None).start_under(spawns).files[name] == "mine"
 
 
 def test_fields_of_the_definition_come_before_those_of_the_preset(install: Install) -> None:

@@ -72,7 +72,7 @@ STREAMS = {
         end="\r\n\r\n",
     ),
 }
-WHOLE = {
+WHOLE: dict[str, dict[str, Any]] = {
     "anthropic": {"type": "message", "content": [], "usage": {"input_tokens": 5, "output_tokens": 7}},
     "openai": {"object": "response", "output": [], "usage": RESPONSES_USAGE},
     "openai chat": {"choices": [{"message": {"content": "hi"}}], "usage": CHAT_USAGE},
@@ -183,6 +183,39 @@ def test_a_part_above_its_whole_is_not_believed() -> None:
 def test_less_output_than_was_streamed_is_not_believed() -> None:
     assert read("anthropic", anthropic(30, "word " * 700)) is not None
     assert read("anthropic", anthropic(30, "word " * 800)) is None
+
+
+_LONG = {"content": "a" * 6_000}
+_CALL = {"function": {"name": "write", "arguments": json.dumps(_LONG)}}
+
+
+@pytest.mark.parametrize(
+    ("wire", "called"),
+    [
+        ("anthropic", {**WHOLE["anthropic"], "content": [{"type": "tool_use", "input": _LONG}]}),
+        ("openai", {**WHOLE["openai"], "output": [{"type": "function_call", "arguments": json.dumps(_LONG)}]}),
+        ("openai chat", {**WHOLE["openai chat"], "choices": [{"message": {"tool_calls": [_CALL]}}]}),
+        ("openai chat", {**WHOLE["openai chat"], "choices": [{"delta": {"tool_calls": [_CALL]}}]}),
+        (
+            "google",
+            {**WHOLE["google"], "candidates": [{"finishReason": "STOP", "content": {"parts": [{"functionCall": {"args": _LONG}}]}}]},  # noqa: E501
+        ),
+    ],
+)  # fmt: skip
+def test_the_arguments_of_a_call_are_output(wire: str, called: dict[str, Any]) -> None:
+    """A reply that is a call of 6,000 bytes does not have the 40 tokens, or 7, that it reports."""
+    if "delta" in str(called):
+        assert read(wire, sse(called)) is None
+    else:
+        assert read(wire, json.dumps(called).encode(), is_stream=False) is None
+
+
+def test_a_request_without_input_is_not_believed() -> None:
+    empty: dict[str, Any] = {"cache_read_input_tokens": 0, "cache_creation_input_tokens": 0}
+
+    assert read("anthropic", anthropic(input_tokens=0)) is not None
+    assert read("anthropic", anthropic(input_tokens=0, **empty)) is None
+    assert read("google", sse({"candidates": [{"finishReason": "STOP"}], "usageMetadata": {"promptTokenCount": 0}})) is None  # fmt: skip  # noqa: E501
 
 
 def test_an_event_above_the_limit_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,15 @@ class Program:
     mounts: tuple[str, ...]
     models: tuple[str, ...]
     needs: Needs
+    #: In place of `start.files` for a program that may start agents and finds the tools for that in its configuration.
+    tree_files: dict[str, str] | None = None
+
+    def start_under(self, grant: Grant | None) -> ProgramStart:
+        """Return the start of the program under a grant: with the tools of the tree if the grant lets it spawn."""
+        if grant is None or not grant.allow_sub_agents:
+            return self.start
+        files = self.start.files if self.tree_files is None else self.tree_files
+        return msgspec.structs.replace(self.start, files=files, tree_tools=True)
 
     def policy(self, requested: Policy | None) -> Policy:
         """Return the policy of a run: what is requested, and for the rest what the program needs."""

@@ -99,7 +99,9 @@ _CLAUDE_CODE = Preset(
 
 # ---- Codex
 
-_CODEX_ASKS = """\
+# "never" refuses what the model escalates, so it is no mode for a run that asks nobody: its driver allows each call.
+# `codex exec` has "never" whatever is written here.
+_CODEX_APPROVALS = """\
 approval_policy = "on-request"
 approvals_reviewer = "user"
 default_permissions = "full"
@@ -111,10 +113,6 @@ filesystem = { ":root" = "write" }
 
 [permissions.full.network]
 enabled = true
-"""
-_CODEX_ALLOWS = """\
-approval_policy = "never"
-default_permissions = "full"
 """
 _CODEX_PROVIDER = """\
 
@@ -128,13 +126,12 @@ stream_max_retries = 0
 """
 
 
-def _codex_files(choice: Choice, mode: PermissionMode) -> dict[str, str]:
+def _codex_files(choice: Choice, _: PermissionMode) -> dict[str, str]:
     # A tool of the provider has a price of its own, which a limit of money cannot bind.
     head = 'model_provider = "ramet"\nweb_search = "disabled"\n'
     if choice.name:
         head = f"model = {json.dumps(choice.name)}\n{head}"
-    body = f"{_CODEX_ASKS if mode == 'ask' else _CODEX_ALLOWS}{_CODEX_PROFILE}"
-    return {".codex/config.toml": f"{head}{body}{_CODEX_PROVIDER}"}
+    return {".codex/config.toml": f"{head}{_CODEX_APPROVALS}{_CODEX_PROFILE}{_CODEX_PROVIDER}"}
 
 
 _CODEX = Preset(

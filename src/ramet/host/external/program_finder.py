@@ -8,6 +8,7 @@ from ramet.core.errors import InvalidValue
 from ramet.guest.external.run_external import run_external
 from ramet.host.external.locate import Location, find, locate
 from ramet.host.external.presets import PRESETS, Candidate, Choice, Preset, choice_of
+from ramet.host.external.tool_configuration import with_tree_tools
 from ramet.wire.external_program import ProgramStart
 
 #: Of a program that says nothing.
@@ -48,14 +49,18 @@ def _known(external: External, preset: Preset, model: str | None) -> Program:
         expected = f"'allow', or {first} in PATH: {candidate.executable} alone asks nobody"
         raise InvalidValue("external.permission_mode", mode, expected)
     arguments = external.command[1:] or candidate.arguments(choice, mode)
+    files, tree_files = preset.files(choice, mode), None
+    if candidate.protocol != "acp":  # No session brings it the tools of the tree.
+        tree_files = with_tree_tools(external.preset, files, has_user=False) | dict(external.files)
     return Program(
         start=ProgramStart(
             command=(*location.command, *arguments),
             protocol=candidate.protocol,
             env=preset.env(choice) | dict(candidate.env) | dict(external.env),
-            files=preset.files(choice, mode) | dict(external.files),
+            files=files | dict(external.files),
             permission_mode=mode,
         ),
+        tree_files=tree_files,
         mounts=(*location.mounts, *external.mounts),
         models=tuple(external.models) or _models(preset, choice),
         needs=_needs(external, Needs(candidate.memory_mb, candidate.pids)),

@@ -32,11 +32,22 @@ _JSON_FILES: Final[Mapping[str, tuple[str, str, dict[str, Any]]]] = {
 }
 
 
-def with_tree_tools(preset: str, files: Mapping[str, str]) -> dict[str, str]:
-    """Return the files of a known program, with the server of the tools of the tree in them."""
+def with_tree_tools(preset: str, files: Mapping[str, str], *, has_user: bool = True) -> dict[str, str]:
+    """Return the files of a known program, with the server of the tools of the tree in them.
+
+    Without a user whom it can ask, Claude Code denies itself each tool of a server that its settings do not allow.
+    """
     if preset == "codex":
         return {**files, ".codex/config.toml": files[".codex/config.toml"] + _CODEX}
     name, key, server = _JSON_FILES[preset]
+    offered = _with_member(files, name, key, TREE_SERVER, server)
+    if preset == "claude-code" and not has_user:
+        return _with_member(offered, ".claude/settings.json", "permissions", "allow", [f"mcp__{TREE_SERVER}"])
+    return offered
+
+
+def _with_member(files: Mapping[str, str], name: str, key: str, member: str, value: object) -> dict[str, str]:
+    """Return the files, with a member of an object of a file in JSON."""
     settings: dict[str, Any] = json.loads(files.get(name, "{}"))
-    settings[key] = {**settings.get(key, {}), TREE_SERVER: server}
+    settings[key] = {**settings.get(key, {}), member: value}
     return {**files, name: json.dumps(settings)}

@@ -13,6 +13,7 @@ from ramet.models.wires.contract import Operation, RefusalKind, RequestRefused, 
 from ramet.models.wires.usage_reader import (
     InvalidUsage,
     ReplyUsageReader,
+    arguments_size,
     count,
     details,
     make_usage,
@@ -172,7 +173,8 @@ class _Fold:
             case "message":  # a whole reply
                 self._update(event.get("usage"))
                 self._is_final = "usage" in event
-                self.text_bytes += sum(text_size(block.get("text")) for block in event.get("content") or ())
+                for block in event.get("content") or ():
+                    self.text_bytes += text_size(block.get("text")) + arguments_size(block.get("input"))
 
     def usage(self) -> UsageMetadata | None:
         if not self._is_final or "output_tokens" not in self._report or "input_tokens" not in self._report:

@@ -14,7 +14,7 @@ import msgspec
 from ramet.models.wires import body as bodies
 from ramet.models.wires.body import Members
 from ramet.models.wires.contract import Operation, RefusalKind, RequestRefused, UsageReader, WireReply, WireRequest
-from ramet.models.wires.usage_reader import ReplyUsageReader, count, make_usage, text_size
+from ramet.models.wires.usage_reader import ReplyUsageReader, arguments_size, count, make_usage, text_size
 
 if TYPE_CHECKING:
     from langchain_core.messages.ai import UsageMetadata
@@ -148,7 +148,8 @@ class _Fold:
         for candidate in event.get("candidates") or ():
             self._is_final |= candidate.get("finishReason") is not None
             for part in (candidate.get("content") or {}).get("parts") or ():
-                self.text_bytes += text_size(part.get("text"))
+                call = part.get("functionCall") or {}
+                self.text_bytes += text_size(part.get("text")) + arguments_size(call.get("args"))
 
     def usage(self) -> UsageMetadata | None:
         report = self._report

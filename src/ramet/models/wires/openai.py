@@ -10,7 +10,7 @@ import msgspec
 
 from ramet.models.wires import body as bodies
 from ramet.models.wires.contract import Operation, RefusalKind, RequestRefused, UsageReader, WireReply, WireRequest
-from ramet.models.wires.usage_reader import ReplyUsageReader, count, details, make_usage, text_size
+from ramet.models.wires.usage_reader import ReplyUsageReader, arguments_size, count, details, make_usage, text_size
 
 if TYPE_CHECKING:
     from langchain_core.messages.ai import UsageMetadata
@@ -182,8 +182,11 @@ class _Fold:
         for choice in event.get("choices") or ():
             part = choice.get("delta") or choice.get("message") or {}
             self.text_bytes += text_size(part.get("content"))
+            for call in part.get("tool_calls") or ():
+                self.text_bytes += arguments_size((call.get("function") or {}).get("arguments"))
         for item in event.get("output") or ():
             self.text_bytes += sum(text_size(part.get("text")) for part in item.get("content") or ())
+            self.text_bytes += arguments_size(item.get("arguments"))
 
     def usage(self) -> UsageMetadata | None:
         report = self._report

@@ -142,6 +142,11 @@ def text_size(value: object) -> int:
     return len(value) if isinstance(value, str) else 0
 
 
+def arguments_size(value: object) -> int:
+    """Return the bytes of the arguments of a call at least: text, or an object; 0 for anything else."""
+    return len(msgspec.json.encode(value)) if isinstance(value, dict) else text_size(value)
+
+
 def make_usage(
     *,
     input_tokens: int,
@@ -154,12 +159,14 @@ def make_usage(
 ) -> UsageMetadata:
     """Return a usage in LangChain's form: `input_tokens` holds the cached ones, and `output_tokens` the reasoning.
 
-    Raises InvalidUsage if a part is larger than its whole.
+    Raises InvalidUsage if a part is larger than its whole, or if there is no input: no request is empty.
     """
     if cache_creation_5m + cache_creation_1h:
         cache_creation = 0
     if cache_read + cache_creation + cache_creation_5m + cache_creation_1h > input_tokens or reasoning > output_tokens:
         raise InvalidUsage("a part is larger than its whole")
+    if input_tokens < 1:
+        raise InvalidUsage("a request without input")
     cached: dict[str, int] = {
         "cache_read": cache_read,
         "cache_creation": cache_creation,

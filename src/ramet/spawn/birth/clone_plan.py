@@ -46,7 +46,8 @@ def _with(plan: Plan, planned: Clone, services: TreePorts) -> Plan:
     program, capsule = program_of(plan.agent, plan.request.model, services.programs), plan.capsule
     if program is not None and services.programs is not None:
         cwd = str(planned.cwd(pathlib.Path()))
-        start = msgspec.structs.replace(program.start, cwd=cwd, env={**CLONE_ENV, **program.start.env})
+        start = program.start_under(plan.grant)
+        start = msgspec.structs.replace(start, cwd=cwd, env={**CLONE_ENV, **start.env})
         capsule = pack(services.programs.run, (start,))
     return dataclasses.replace(plan, clone=planned, capsule=capsule)
 
