@@ -18,6 +18,7 @@ from ramet.agent.schemas.schema import JsonSchema
 from ramet.agent.tool_entry import SPAWNERS, parse_entry, split_entries
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.limits import Limits
+from ramet.core.mcp.server_entry import as_servers
 
 MAX_FILE = 256 * 1024
 MAX_ENTRIES = 500
@@ -30,7 +31,9 @@ _SPELLINGS = {
     "initialPrompt": "initial_prompt",
     "budgetNote": "budget_note",
 }
-_UNSUPPORTED_KEYS = ("mcp_servers", "effort", "color")
+_UNSUPPORTED_KEYS = ("effort", "color")
+#: Keys that name commands, and the fields of an agent that they set.
+_RUNNING_KEYS = {"hooks": "hooks", "mcpServers": "mcp"}
 _UNSUPPORTED_MODES = ("acceptEdits", "dontAsk")
 _LIMITS = tuple(each.name for each in fields(Limits))
 
@@ -43,7 +46,7 @@ class AgentFile(NamedTuple):
 
 
 def has_user_authority(scope: Scope, *, trusted: bool) -> bool:
-    """Return whether a file may have hooks and the user's notes: a folder or plugin does not speak for the user."""
+    """Return whether a file may name commands and use the user's notes: a folder or plugin does not speak for one."""
     return scope in ("managed", "call", "user") or (scope == "project" and trusted)
 
 
@@ -72,13 +75,14 @@ def parse_agent(text: str, *, source: Path, scope: Scope, trusted: bool = False)
     if values.get("memory") == "user" and not has_authority:
         scope_hint = "; user once the folder is trusted: ramet trust DIR" if scope == "project" else ""
         raise InvalidValue(f"{source}: memory", "user", f"project or local{scope_hint}")
-    if values.get("hooks") and not has_authority:
-        del values["hooks"]
-        notes.append(
-            "hooks: off until the folder is trusted (ramet trust DIR)"
-            if scope == "project"
-            else "hooks: off in a plugin"
-        )
+    for key, field in _RUNNING_KEYS.items():
+        if values.get(field) and not has_authority:
+            del values[field]
+            notes.append(
+                f"{key}: off until the folder is trusted (ramet trust DIR)"
+                if scope == "project"
+                else f"{key}: off in a plugin"
+            )
     try:
         agent = Agent(**values, instructions=front.body, scope=scope, source=source)
     except InvalidValue as error:
@@ -172,6 +176,20 @@ class _Reader:
             raise InvalidValue(f"{self.source}: {key}", "its hooks", str(error)) from None
         return {key: hooks}
 
+    def servers(self, key: str) -> dict[str, Any]:
+        """Return the servers of a mapping from names to entries of `.mcp.json`, or of a list of such mappings."""
+        value = self.plain(key)
+        mappings = value if isinstance(value, list) else [value]
+        entries: list[dict[str, Any]] = []
+        for mapping in mappings:
+            if not isinstance(mapping, dict) or not all(isinstance(each, dict) for each in mapping.values()):
+                raise self.refuse(key, "a mapping from names of servers to their command, args and env", mapping)
+            entries += [{**each, "name": name} for name, each in mapping.items()]
+        try:
+            return {"mcp": as_servers(entries)}
+        except InvalidValue as error:
+            raise InvalidValue(f"{self.source}: {error.field}", error.value, error.accepted) from None
+
     def schema(self, key: str) -> dict[str, Any]:
         if not isinstance(self.keys[key], dict):
             raise self.refuse(key, "a JSON schema, as a mapping")
@@ -207,6 +225,7 @@ _READERS: Mapping[str, Callable[[_Reader, str], dict[str, Any]]] = {
     "max_turns": _Reader.raw_value,
     "skills": _Reader.names,
     "hooks": _Reader.hooks,
+    "mcp_servers": _Reader.servers,
     "memory": _Reader.raw_value,
     "background": _Reader.flag,
     "isolation": _Reader.raw_value,

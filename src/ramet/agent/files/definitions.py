@@ -168,7 +168,7 @@ class Definitions(Mapping[str, Agent]):
         file = known_entry.file
         if file is not None and trusted is False and known_entry.search_path.scope == "project":
             memory = None if file.agent.memory == "user" else file.agent.memory
-            file = AgentFile(file.agent.replace(hooks=None, memory=memory), file.notes)
+            file = AgentFile(file.agent.replace(hooks=None, mcp=(), memory=memory), file.notes)
         consequence = "skipped" if file is None else "the version read before stays in use"
         return _Entry(known_entry.search_path, None, b"", file, f"{reason}; {consequence}")
 

@@ -25,6 +25,7 @@ from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import Bug, DefinitionMissing, InvalidValue
 from ramet.core.limits import Limits
 from ramet.core.liveness.watch_settings import watch_from
+from ramet.core.mcp.server_entry import as_servers
 from ramet.core.policy.policy import Policy, from_json, to_public_dict
 from ramet.core.recipe import capability
 from ramet.host.serialize.references import reference_of, resolve
@@ -57,6 +58,8 @@ def recipe(agent: Agent) -> dict[str, Any]:
         data["function"] = _encode_function(agent.function)
     if agent.output is not None:
         data["output"] = dict(agent.output) if isinstance(agent.output, Mapping) else _encode_type(agent.output)
+    if agent.mcp:
+        data["mcp"] = [each.as_data() for each in agent.mcp_servers]
     if agent.hooks is not None:
         data["hooks"] = {"@object": agent.name} if not _is_plain(agent.hooks) else msgspec.to_builtins(agent.hooks)
     if agent.policy is not None:
@@ -98,6 +101,8 @@ def agent_of(data: Mapping[str, Any], *, agents: Mapping[str, Agent], model: Cal
             fields["model"] = model(encoded["@object"])
     if "external" in data:
         fields["external"] = External(**data["external"])
+    if "mcp" in data:
+        fields["mcp"] = as_servers(data["mcp"])
     if "function" in data:
         fields["function"] = _decode_function(
             data["function"], supplied, lambda step: agent_of(step, agents=agents, model=model)

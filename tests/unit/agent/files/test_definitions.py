@@ -13,7 +13,7 @@ from ramet.agent.files.search_paths import MAX_DEPTH, MAX_ENTRIES
 from ramet.core.errors import InvalidValue
 
 BUILTIN = {"general-purpose", "explore", "plan"}
-HOOKS = "hooks: {Stop: [{hooks: [{type: command, command: ./stop.sh}]}]}\n"
+HOOKS = "hooks: {Stop: [{hooks: [{type: command, command: ./stop.sh}]}]}\nmcpServers: {calc: {command: ./calc.sh}}\n"
 
 
 @pytest.fixture
@@ -336,6 +336,8 @@ def test_a_snapshot_never_changes(project: Path, user_dir: Path) -> None:
 
 
 def has_hooks(definitions: Definitions) -> bool:
+    """Return whether an agent has hooks; it has servers if and only if it has hooks."""
+    assert bool(definitions["x"].mcp) == (definitions["x"].hooks is not None)
     return definitions["x"].hooks is not None
 
 
