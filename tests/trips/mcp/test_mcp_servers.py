@@ -14,7 +14,7 @@ import pytest
 
 import ramet
 from ramet.agent.hooks.hooks import hook
-from ramet.core.errors import InvalidValue
+from ramet.core.errors import DefinitionMissing, InvalidValue
 from ramet.core.outcome import Status
 from ramet.host.serialize.recipes import agent_of, recipe
 from ramet.models.scripted.dialogue import Call
@@ -185,6 +185,11 @@ async def test_what_cannot_have_servers_is_refused(tmp_path: pathlib.Path, monke
 
     assert "mcp: 'calc' is not accepted; expected none for an agent without a policy" in in_host
     assert "pip install 'ramet[mcp]'" in without_client
+    keyed = boxed.replace(mcp=[{**entry, "env": {"KEY": "k-123", "USER": "${USER}"}, "timeout_s": 5}])
+    assert "k-123" not in str(recipe(keyed))
     assert agent_of(recipe(boxed), agents={}, model=lambda name: name).mcp == boxed.mcp
+    assert agent_of(recipe(keyed), agents={"boxed": keyed}, model=lambda name: name).mcp == keyed.mcp
+    with pytest.raises(DefinitionMissing, match="variables of the MCP server 'calc: KEY'"):
+        agent_of(recipe(keyed), agents={"boxed": boxed}, model=lambda name: name)
     with pytest.raises(InvalidValue, match="none for an agent that is a function"):
         ramet.Agent(name="plain", function=print, mcp=[entry])

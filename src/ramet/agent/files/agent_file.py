@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ramet.agent.definition import Agent, Scope
@@ -18,7 +19,7 @@ from ramet.agent.schemas.schema import JsonSchema
 from ramet.agent.tool_entry import SPAWNERS, parse_entry, split_entries
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.limits import Limits
-from ramet.core.mcp.server_entry import as_servers
+from ramet.core.mcp.server_entry import McpServer, as_servers
 
 MAX_FILE = 256 * 1024
 MAX_ENTRIES = 500
@@ -50,10 +51,20 @@ def has_user_authority(scope: Scope, *, trusted: bool) -> bool:
     return scope in ("managed", "call", "user") or (scope == "project" and trusted)
 
 
-def parse_agent(text: str, *, source: Path, scope: Scope, trusted: bool = False) -> AgentFile:
-    """Parse one file's text. Raises InvalidValue, with the file, the key, the value and the accepted values."""
+def parse_agent(
+    text: str,
+    *,
+    source: Path,
+    scope: Scope,
+    trusted: bool = False,
+    servers: Mapping[str, McpServer] = MappingProxyType({}),
+) -> AgentFile:
+    """Parse one file's text; `servers` are those that it may name.
+
+    Raises InvalidValue, with the file, the key, the value and the accepted values.
+    """
     front = frontmatter.parse(text, source=source)
-    reader = _Reader(source, _rename_keys(front.keys, source))
+    reader = _Reader(source, _rename_keys(front.keys, source), servers)
     notes = [*front.notes]
     for key in reader.keys:
         if key not in _READERS and key not in _UNSUPPORTED_KEYS:
@@ -93,8 +104,9 @@ def parse_agent(text: str, *, source: Path, scope: Scope, trusted: bool = False)
 class _Reader:
     """A reader of one file's keys, which collects notes."""
 
-    def __init__(self, source: Path, keys: dict[str, Any]) -> None:
+    def __init__(self, source: Path, keys: dict[str, Any], known_servers: Mapping[str, McpServer]) -> None:
         self.source, self.keys, self.notes = source, keys, list[str]()
+        self._known_servers = known_servers
 
     def refuse(self, key: str, accepted: str, value: object = None) -> InvalidValue:
         """Return the error for a key whose value, or part of it, is invalid."""
@@ -177,14 +189,23 @@ class _Reader:
         return {key: hooks}
 
     def servers(self, key: str) -> dict[str, Any]:
-        """Return the servers of a mapping from names to entries of `.mcp.json`, or of a list of such mappings."""
+        """Return the servers of a mapping from names to entries of `.mcp.json`, or of a list of names and mappings.
+
+        A name is one of the project's `.mcp.json`.
+        """
         value = self.plain(key)
-        mappings = value if isinstance(value, list) else [value]
-        entries: list[dict[str, Any]] = []
-        for mapping in mappings:
-            if not isinstance(mapping, dict) or not all(isinstance(each, dict) for each in mapping.values()):
-                raise self.refuse(key, "a mapping from names of servers to their command, args and env", mapping)
-            entries += [{**each, "name": name} for name, each in mapping.items()]
+        entries: list[dict[str, Any] | McpServer] = []
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, str):
+                if each in self._known_servers:
+                    entries.append(self._known_servers[each])
+                else:
+                    self.notes.append(f"mcpServers: {each}: no server of .mcp.json in a trusted folder")
+                continue
+            if not isinstance(each, dict) or not all(isinstance(entry, dict) for entry in each.values()):
+                accepted = "names of servers, or a mapping from names to their command, args and env"
+                raise self.refuse(key, accepted, each)
+            entries += [{**entry, "name": name} for name, entry in each.items()]
         try:
             return {"mcp": as_servers(entries)}
         except InvalidValue as error:

@@ -17,6 +17,7 @@ MAX_TIMEOUT_S: Final = 24 * 3600.0
 DEFAULT_TIMEOUT_S: Final = 300.0
 _NAME: Final = re.compile(r"(?!.*__)[A-Za-z0-9][A-Za-z0-9_-]{0,31}\Z")
 _ACCEPTED_NAME: Final = "1 to 32 letters, digits, '_' or '-', starting with a letter or digit, without '__'"
+_REFERENCE: Final = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_.-]*\}\Z")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
 #: Fields of an entry of `.mcp.json`, besides those of a server: how it is reached.
 _TYPE: Final = "type"
@@ -28,8 +29,8 @@ class McpServer(metaclass=KnownFields):
     """A program that is a server of the Model Context Protocol at its standard input and output.
 
     It runs in the sandbox of its agent. In `command`, `args` and `env`, `${NAME}` stands for a variable or a secret of
-    that sandbox, and `${NAME:-text}` for the text if there is neither. Everything else here is recorded. Raises
-    InvalidValue.
+    that sandbox, and `${NAME:-text}` for the text if there is neither. Values of `env` are not recorded, unless they
+    are `${NAME}`; everything else here is. Raises InvalidValue.
     """
 
     name: str
@@ -63,6 +64,13 @@ class McpServer(metaclass=KnownFields):
             data["env"] = dict(self.env)
         if self.timeout_s != DEFAULT_TIMEOUT_S:
             data["timeout_s"] = self.timeout_s
+        return data
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the fields that are not their defaults, without values of variables that are no reference: None."""
+        data = self.as_data()
+        if self.env:
+            data["env"] = {name: value if _REFERENCE.match(value) else None for name, value in self.env.items()}
         return data
 
     def tool_name(self, tool: str) -> str:

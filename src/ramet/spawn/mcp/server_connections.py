@@ -54,7 +54,7 @@ class _ServerState:
         elif not self.connection.cancelled() and self.connection.exception() is None:
             self.connection.result().end(reason)
 
-    async def opened(self) -> McpConnection:
+    async def wait_open(self) -> McpConnection:
         """Wait for the connection. Raises McpServerFailed."""
         return await asyncio.shield(self.connection)
 
@@ -104,7 +104,7 @@ class McpConnections:
                 server.has_failed = True
                 self._report(str(McpServerFailed(server.entry.name, request.end)))
             return server.fail(request.end)
-        method = await (await server.opened()).receive(body)
+        method = await (await server.wait_open()).receive(body)
         if method and method not in server.refused_methods and len(server.refused_methods) < _MAX_REFUSED:
             server.refused_methods.add(method)
             self._report(f"the MCP server {server.entry.name!r} asked for {method!r}, and was refused")
@@ -147,7 +147,7 @@ class McpConnections:
             async with asyncio.timeout(WAIT_S):
                 for server in self._servers.values():
                     with suppress(McpServerFailed):
-                        listed.append((server, await (await server.opened()).tools()))
+                        listed.append((server, await (await server.wait_open()).tools()))
         return listed
 
     async def call(self, request: CallMcpTool, body: bytes) -> McpResult:
@@ -159,7 +159,7 @@ class McpConnections:
         if origin is None:
             raise Unknown("tool", request.tool, tuple(self._origins))
         arguments = json_object(body, "arguments", max_bytes=MAX_ARGUMENTS)
-        result = await (await origin.server.opened()).call(origin.tool, arguments)
+        result = await (await origin.server.wait_open()).call(origin.tool, arguments)
         text, imitated = neutralise(result.text)
         return McpResult(f"{text}\n\n{FLAG}" if imitated else text, result.is_error)
 

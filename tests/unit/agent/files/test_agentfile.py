@@ -130,7 +130,7 @@ def test_a_model_is_kept_as_its_alias_or_id(text: str, meant: str | None) -> Non
             "regular expression",
         ),
         ("skills: {a: b}\n", "skills", "list of names"),
-        ("mcpServers: [github]\n", "mcp_servers", "a mapping from names of servers"),
+        ("mcpServers: [5]\n", "mcp_servers", "names of servers, or a mapping"),
         ("mcpServers: {calc: {command: 5}}\n", "mcp.calc.command", "text of at most"),
         ("mcpServers: {calc: {command: x, cwd: y}}\n", "mcp_server.cwd", "one of the fields name, command"),
         ("mcpServers: {a__b: {command: x}}\n", "mcp.name", "without '__'"),
