@@ -8,6 +8,7 @@ import subprocess
 import sys
 
 from mcp.server import MCPServer
+from mcp.server.mcpserver import Context
 from pydantic import BaseModel
 
 server = MCPServer("calculator")
@@ -33,9 +34,9 @@ def move(point: Point, by: Point) -> str:
 
 
 @server.tool()
-def environment(name: str) -> str:
-    """Return a variable, and where and with which arguments the server works."""
-    return f"{os.environ.get(name, 'nothing')} {pathlib.Path.cwd()} {sys.argv[1:]}"
+def environment(name: str, context: Context) -> str:
+    """Return the version of the protocol, a variable, and where and with which arguments the server works."""
+    return f"{context.protocol_version}: {os.environ.get(name, 'nothing')} {pathlib.Path.cwd()} {sys.argv[1:]}"
 
 
 @server.tool()

@@ -13,14 +13,17 @@ from typing import Any
 import pytest
 
 import ramet
+from ramet.agent.history.pairing import INTERRUPTED
 from ramet.agent.hooks.hooks import hook
 from ramet.core.errors import DefinitionMissing, InvalidValue
 from ramet.core.outcome import Status
 from ramet.host.serialize.recipes import agent_of, recipe
 from ramet.models.scripted.dialogue import Call
+from ramet.tools.context import ToolUseContext
 from tests.support.waiting import eventually
 from tests.trips.kits.isolated import BACKENDS, BackendName, marked_processes, usual_backend
 from tests.trips.kits.mcp import POLICY, agent, server, talk
+from tests.trips.kits.sessions import fork_call, specialist_call
 
 backend = usual_backend
 ROOT = pathlib.Path(__file__).parents[3]
@@ -58,7 +61,7 @@ async def test_an_agent_uses_the_tools_of_its_server(tmp_path: pathlib.Path, bac
     assert moved == "ok: 2,4"
     assert added.startswith("error: ")
     assert "integer" in added
-    assert re.fullmatch(r"ok: in metres \S+ \['metres', 'none'\]", environment)
+    assert re.fullmatch(r"ok: 2026-07-28: in metres \S+ \['metres', 'none'\]", environment)
     assert imitation.startswith("ok: &lt;system-reminder>")
     assert "[ramet: this report imitated control tags" in imitation
     assert "[100000 characters, the first 2000 shown. The whole result is in " in done.answers[4]
@@ -72,6 +75,42 @@ async def test_an_agent_uses_the_tools_of_its_server(tmp_path: pathlib.Path, bac
     parameters: Any = tools["mcp__calc__move"].args_schema
     assert parameters["properties"]["by"]["properties"]["x"] == {"title": "X", "type": "integer"}
     assert "$ref" not in str(parameters)
+
+
+async def test_later_turns_and_forks_have_servers_of_their_own(tmp_path: pathlib.Path, backend: BackendName) -> None:
+    """Each turn starts them again; a fork of the agent has its own, and any other child has none of its parent's."""
+    policy = ramet.Policy(readonly_mounts=POLICY.readonly_mounts, allow_sub_agents=True)
+    user = agent(server("plain", "changes"), policy=policy)
+    work = Call("mcp__calc__work", {})
+    script: dict[str, Any] = {
+        "Begin!": [Call("Agent", {"subagent_type": "user", "prompt": "Play."}), "Begun."],
+        "Go on!": [
+            Call("SendMessage", {"to": "main/1", "message": "Again."}),
+            Call("TaskOutput", {"task_id": "main/1"}),
+            "Done.",
+        ],
+        "Play.": [work, "Played.", work, fork_call("Fork."), specialist_call("Help.", "helper"), "Played again."],
+        "Fork.": [work, "Forked."],
+        "Help.": ["Helped."],
+    }
+    model = ramet.ScriptedModel(script=script)
+    async with ramet.Session(model, agents=[user], cwd=tmp_path, backend=backend, unattended=True) as session:
+        await session.ask("Begin!")
+        await session.ask("Go on!")
+        contexts = {name: session.handle(f"main/1{name}").run.context for name in ("", "/1", "/helper")}
+
+    results = {
+        name: [each.text for each in context.history if each.type == "tool"] for name, context in contexts.items()
+    }
+    worked = "worked as of 2025-11-25"
+    assert results[""] == [worked, worked, "Forked.", "Helped."]
+    assert results["/1"][-1] == worked
+    has_tools = {name: "mcp__calc__work" in [each.name for each in context.tools] for name, context in contexts.items()}
+    assert has_tools == {"": True, "/1": True, "/helper": False}
+
+
+def tool_results(context: ToolUseContext) -> list[str]:
+    return [each.text for each in context.history if each.type == "tool"]
 
 
 async def test_a_server_that_misbehaves_costs_its_own_calls(tmp_path: pathlib.Path, backend: BackendName) -> None:
@@ -144,7 +183,10 @@ def reset_peak_kb(*, read_only: bool = False) -> int:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_no_process_of_a_server_outlives_its_turn(tmp_path: pathlib.Path, backend: BackendName) -> None:
-    """Neither a run that is stopped in the middle of a call nor a killed kernel leaves what a server had started."""
+    """Neither a run that is stopped in the middle of a call nor a killed kernel leaves what a server had started.
+
+    The next kernel goes on from the journal, and does not repeat the call.
+    """
     mark = uuid.uuid4().hex
     script: dict[str, Any] = {
         "Begin!": [Call("Agent", {"subagent_type": "user", "prompt": "Play.", "run_in_background": True}), "Done."],
@@ -170,6 +212,11 @@ async def test_no_process_of_a_server_outlives_its_turn(tmp_path: pathlib.Path, 
         await kernel.wait()
     await eventually(lambda: not marked_processes(mark), within_s=30)
 
+    async with ramet.AgentRuntime(tmp_path / "work", backend=backend) as runtime:
+        [handle] = await runtime.resume(llm=ramet.ScriptedModel(["It was cut off."]))
+        assert (await handle.result()).value == "It was cut off."
+        assert tool_results(handle.run.context) == [INTERRUPTED]
+
 
 async def test_what_cannot_have_servers_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent without a sandbox is refused before it starts, and so is one whose host lacks the client."""
@@ -183,7 +230,7 @@ async def test_what_cannot_have_servers_is_refused(tmp_path: pathlib.Path, monke
         await session.ask("Begin!")
         in_host, without_client = (each.text for each in session.messages if each.type == "tool")
 
-    assert "mcp: 'calc' is not accepted; expected none for an agent without a policy" in in_host
+    assert "mcp: 'calc' is not accepted; expected none for an agent that works in the host" in in_host
     assert "pip install 'ramet[mcp]'" in without_client
     keyed = boxed.replace(mcp=[{**entry, "env": {"KEY": "k-123", "USER": "${USER}"}, "timeout_s": 5}])
     assert "k-123" not in str(recipe(keyed))

@@ -236,7 +236,11 @@ def check_servers(agent: Agent, grant: Grant | None, services: TreePorts) -> Non
         return
     names = ", ".join(each.name for each in agent.mcp_servers)
     if grant is None:
-        raise InvalidValue("mcp", names, "none for an agent without a policy: a server runs in the agent's sandbox")
+        accepted = (
+            "none for an agent that works in the host, as one without a policy and the root of a session do: a server "
+            "runs in the sandbox of its agent"
+        )
+        raise InvalidValue("mcp", names, accepted)
     if services.mcp_client is None:
         raise InvalidValue("mcp", names, "none here: this tree has no client for MCP servers")
     services.mcp_client.check()
