@@ -55,6 +55,8 @@ def lying_tools() -> list[dict[str, Any]]:
 def tools() -> list[dict[str, Any]]:
     if MODE == "lies":
         return lying_tools()
+    if MODE == "pages":  # Without an end.
+        return [{**tool(f"tool{number}"), "description": "x" * 100_000} for number in range(9)]
     if MODE == "no_object":  # Which the library of the protocol refuses, with the whole list.
         return [tool("work", {"type": "string"}), tool("other")]
     return [tool("new_tool")] if "changed" in STARTED else [tool("work")]
@@ -76,9 +78,7 @@ def work(request: Any) -> None:
     if MODE == "hangs":
         return
     if MODE == "huge":
-        for _ in range(100):
-            sys.stdout.write("x" * 1_000_000)
-        sys.stdout.write("\n")
+        send(id=request, result=text("x" * 100_000_000))
     if MODE == "parts":
         send(id=request, result={"content": [0] * 150_000})
     if MODE == "floods":
@@ -119,7 +119,8 @@ def main() -> None:
             result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
             send(id=request, result=result)
         elif method == "tools/list":
-            send(id=request, result={"tools": tools()})
+            more = {"nextCursor": "on"} if MODE == "pages" else {}
+            send(id=request, result={"tools": tools(), **more})
         elif method == "tools/call":
             pending = request
             work(request)

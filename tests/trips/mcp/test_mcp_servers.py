@@ -16,6 +16,7 @@ import ramet
 from ramet.agent.history.pairing import INTERRUPTED
 from ramet.agent.hooks.hooks import hook
 from ramet.core.errors import DefinitionMissing, InvalidValue
+from ramet.core.events import RunSpawned
 from ramet.core.outcome import Status
 from ramet.host.serialize.recipes import agent_of, recipe
 from ramet.models.scripted.dialogue import Call
@@ -23,12 +24,12 @@ from ramet.tools.context import ToolUseContext
 from tests.support.waiting import eventually
 from tests.trips.kits.isolated import BACKENDS, BackendName, marked_processes, usual_backend
 from tests.trips.kits.mcp import POLICY, agent, server, talk
-from tests.trips.kits.sessions import fork_call, specialist_call
+from tests.trips.kits.sessions import fork_call, of_kind, session_events, specialist_call
 
 backend = usual_backend
 ROOT = pathlib.Path(__file__).parents[3]
 #: What the host's memory may grow by: a few messages of 4 MiB at a time, decoded.
-FLAT_KB = 96 * 1024
+FLAT_KB = 48 * 1024
 
 
 async def test_an_agent_uses_the_tools_of_its_server(tmp_path: pathlib.Path, backend: BackendName) -> None:
@@ -98,6 +99,7 @@ async def test_later_turns_and_forks_have_servers_of_their_own(tmp_path: pathlib
         await session.ask("Begin!")
         await session.ask("Go on!")
         contexts = {name: session.handle(f"main/1{name}").run.context for name in ("", "/1", "/helper")}
+        spawned = {each.name: each.tools for each in of_kind(session_events(session), RunSpawned)}
 
     results = {
         name: [each.text for each in context.history if each.type == "tool"] for name, context in contexts.items()
@@ -107,6 +109,8 @@ async def test_later_turns_and_forks_have_servers_of_their_own(tmp_path: pathlib
     assert results["/1"][-1] == worked
     has_tools = {name: "mcp__calc__work" in [each.name for each in context.tools] for name, context in contexts.items()}
     assert has_tools == {"": True, "/1": True, "/helper": False}
+    assert "mcp__calc__work" not in spawned["helper"]
+    assert all(len(set(each.tools)) == len(each.tools) for each in model.requests), "a tool of an earlier turn is left"
 
 
 def tool_results(context: ToolUseContext) -> list[str]:
@@ -119,6 +123,7 @@ async def test_a_server_that_misbehaves_costs_its_own_calls(tmp_path: pathlib.Pa
     importlib.import_module("ramet.host.mcp.server_session")
     servers = [server("plain", mode, name=mode, timeout_s=8) for mode in modes]
     servers += [server("plain", mode, name=mode, timeout_s=3) for mode in ("silent", "no_object")]
+    servers += [server("plain", "pages", name="pages")]
     servers += [{"name": "absent", "command": "no-such-program"}, {"name": "unset", "command": "${NO_SUCH_VARIABLE}"}]
     calls = [Call(f"mcp__{mode}__work", {"value": "x"}) for mode in modes[:-1]]
     peak_kb = reset_peak_kb()
@@ -156,6 +161,7 @@ async def test_a_server_that_misbehaves_costs_its_own_calls(tmp_path: pathlib.Pa
     assert len(described) == 4_001
     notices = "\n".join(done.notices)
     assert "'silent' failed: it did not list its tools within 3 s" in notices
+    assert "'pages' failed: its list of tools has more than 4194304 bytes" in notices
     assert "'no_object' failed: its answer is none of the protocol: tools.0" in notices
     assert "'absent' failed: the program 'no-such-program' could not be started" in notices
     assert "'unset' failed: mcp.unset: '${NO_SUCH_VARIABLE}' is not accepted" in notices

@@ -71,7 +71,7 @@ class ServerSession:
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(start_s):
                     client = await stack.enter_async_context(Client(self._transport(), cache=None))
-                    tools = await _list_tools(client.session)
+                    tools = await self._list_tools(client.session)
                 if not self._tools.done():
                     self._tools.set_result(tools)
                 await self._run_calls(client.session)
@@ -90,6 +90,24 @@ class ServerSession:
     @asynccontextmanager
     async def _transport(self) -> AsyncGenerator[tuple[Any, Any]]:
         yield self._outlet, _Outgoing(self._send)
+
+    async def _list_tools(self, session: ClientSession) -> tuple[ListedTool, ...]:
+        """Return the tools of all pages, up to the bounds; the session's own method would also read their schemas."""
+        tools: list[ListedTool] = []
+        cursor: str | None = None
+        size = 0
+        for _ in range(MAX_PAGES):
+            params = types.PaginatedRequestParams(cursor=cursor) if cursor is not None else None
+            page = await session.send_request(types.ListToolsRequest(params=params), types.ListToolsResult)
+            listed = [ListedTool(each.name, each.description or "", each.input_schema) for each in page.tools]
+            size += len(msgspec.json.encode(listed))
+            if size > MAX_MESSAGE_BYTES:
+                raise self._broken(f"its list of tools has more than {MAX_MESSAGE_BYTES} bytes")
+            tools += listed
+            cursor = page.next_cursor
+            if cursor is None or len(tools) >= MAX_TOOLS:
+                break
+        return tuple(tools[:MAX_TOOLS])
 
     async def _run_calls(self, session: ClientSession) -> None:
         async with asyncio.TaskGroup() as group:
@@ -232,20 +250,6 @@ def _cancel_abandoned(task: asyncio.Task[None], result: asyncio.Future[McpResult
 def _fail(call: _Call, error: McpServerFailed) -> None:
     if not call.result.done():
         call.result.set_exception(error)
-
-
-async def _list_tools(session: ClientSession) -> tuple[ListedTool, ...]:
-    """Return the tools of all pages, up to the bounds; the methods of the session would also read their schemas."""
-    tools: list[ListedTool] = []
-    cursor: str | None = None
-    for _ in range(MAX_PAGES):
-        params = types.PaginatedRequestParams(cursor=cursor) if cursor is not None else None
-        page = await session.send_request(types.ListToolsRequest(params=params), types.ListToolsResult)
-        tools += [ListedTool(each.name, each.description or "", each.input_schema) for each in page.tools]
-        cursor = page.next_cursor
-        if cursor is None or len(tools) >= MAX_TOOLS:
-            break
-    return tuple(tools[:MAX_TOOLS])
 
 
 def _outcome_of(result: types.CallToolResult | types.InputRequiredResult) -> McpResult:
