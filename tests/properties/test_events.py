@@ -70,6 +70,7 @@ VALUES: dict[Any, st.SearchStrategy[Any]] = {
     str: text,
     int: counts,
     float: numbers,
+    float | None: st.none() | numbers,
     bool: st.booleans(),
     str | None: st.none() | text,
     datetime: times,
@@ -122,7 +123,7 @@ def test_event_types_are_stable_names() -> None:
     """Tags of events are fixed: changing one makes old journals unreadable, so it is a decision."""
     assert sorted(str(kind.__struct_config__.tag) for kind in KINDS) == sorted(
         """agent_created approval_answered approval_asked budget_refused clamped clock_stepped command_run compacted
-        endpoint_asked folder_lost hook_failed intention_decided intention_recorded
+        endpoint_asked folder_lost forward_refused hook_failed intention_decided intention_recorded
         limit_paused limits_raised
         mail_delivered mail_pushed message_discarded message_recorded model_asked model_charged model_retried notice
         pause_ended plan_updated policy_decided quota_reached result_reused run_ended run_looping run_paused run_resumed

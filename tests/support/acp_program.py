@@ -5,11 +5,12 @@ The prompt is its script: a JSON array of steps, done in order. Each is an array
     ["say", TEXT]                     a part of the reply
     ["call", ID, TOOL, ARGS]          a call begins
     ["ask", ID, TOOL, ARGS]           it asks for permission; the reply says what came: "allowed" or "rejected"
+    ["abandon", ID, TOOL, ARGS]       it asks for permission, and does not wait for what comes
     ["end", ID, STATUS]               a call ends
     ["model", TEXT]                   it asks a model of Anthropic; the reply is that of the model, or the status
     ["plan", [TEXT, …]]               ["sub_agent", ID, TITLE, STATE]
     ["write", PATH, TEXT]             ["read", PATH]                  ["environ", NAME]
-    ["remember", TEXT]                ["recall"]
+    ["remember", TEXT]                ["recall"]                      ["new", STEP]: a step of a session that is new
     ["tool", NAME, ARGS]              it calls a tool of the session's MCP server; the reply is what that answers
     ["wait", PATH]                    until a file is there           ["hang"]                        ["exit", STATUS]
     ["stop", REASON]                  the turn ends with it
@@ -33,6 +34,7 @@ Json = dict[str, Any]
 ids = count()
 HOME = pathlib.Path(os.environ["HOME"])
 servers: dict[str, list[Json]] = {}  #: of MCP, by session
+loaded: set[str] = set()  #: sessions of earlier processes
 
 
 def send(message: Json) -> None:
@@ -60,7 +62,7 @@ def say(session: str, text: str) -> None:
     update(session, sessionUpdate="agent_message_chunk", content={"type": "text", "text": text})
 
 
-def ask(session: str, id: str, tool: str, args: Json) -> str:
+def ask(session: str, id: str, tool: str, args: Json, *, waits: bool = True) -> str:
     """Ask for permission; return what came."""
     number = next(ids)
     options = [
@@ -71,6 +73,8 @@ def ask(session: str, id: str, tool: str, args: Json) -> str:
     call = {"toolCallId": id, "name": tool, "title": tool, "kind": "execute", "rawInput": args, "status": "pending"}
     params = {"sessionId": session, "toolCall": call, "options": options}
     send({"id": number, "method": "session/request_permission", "params": params})
+    if not waits:
+        return ""
     while (message := receive()).get("id") != number or "method" in message:
         if message.get("method") == "session/cancel":
             return "cancelled"
@@ -117,6 +121,8 @@ def play(session: str, script: list[Any]) -> str:
                 update(session, sessionUpdate="tool_call", status="pending", **fields)
             case ["ask", id, tool, args]:
                 say(session, ask(session, id, tool, args))
+            case ["abandon", id, tool, args]:
+                ask(session, id, tool, args, waits=False)
             case ["end", id, status]:
                 update(session, sessionUpdate="tool_call_update", toolCallId=id, status=status)
             case ["model", text]:
@@ -149,6 +155,9 @@ def play(session: str, script: list[Any]) -> str:
                 return "cancelled"
             case ["exit", status]:
                 sys.exit(status)
+            case ["new", each]:
+                if session not in loaded:
+                    play(session, [each])
             case ["stop", reason]:
                 return str(reason)
     return "end_turn"
@@ -172,6 +181,8 @@ def main() -> NoReturn:
                 if not (HOME / params["sessionId"]).exists():
                     send({"id": number, "error": {"code": -32002, "message": "Resource not found"}})
                     continue
+                servers[params["sessionId"]] = params["mcpServers"]
+                loaded.add(params["sessionId"])
                 result = None
             case "session/prompt":
                 text = "".join(each["text"] for each in params["prompt"])

@@ -221,6 +221,14 @@ class BudgetRefused(Event, frozen=True, kw_only=True, tag="budget_refused"):
     scope: str
 
 
+class ForwardRefused(Event, frozen=True, kw_only=True, tag="forward_refused"):
+    """A model request of a program was refused with 429: recorded for the first one to each model."""
+
+    model: str
+    by: str  #: provider, or host: too many requests were under way
+    wait_s: float | None = None  #: seconds after which the provider accepts requests again, as it says
+
+
 class LimitPaused(Event, frozen=True, kw_only=True, tag="limit_paused"):
     """A request did not fit a limit that pauses: it waits until the limit of `scope` is raised, or enough returns."""
 
@@ -461,6 +469,7 @@ AnyEvent = (
     | ClampEvent
     | PolicyDecided
     | BudgetRefused
+    | ForwardRefused
     | LimitPaused
     | LimitsRaised
     | RunSilent

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import wait_with_timeout
 from ramet.concurrency.threads import in_thread
-from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.errors import Aborted, InvalidValue, Unknown
 from ramet.core.events import ApprovalAnswered, ApprovalAsked, Event
 from ramet.core.ids import CallId, Path, RunId
 from ramet.core.outcome import NO_USAGE, Usage
@@ -41,6 +41,7 @@ DEADLINE_S = 600.0
 #: Recorded reasons that name the decider, and contain nothing that a model could follow.
 BY_HOOK, BY_APPROVER = "by a hook", "by the approver"
 APPROVER_FAILED = "the approver failed"
+WITHDRAWN = "its asker waits no more"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -215,12 +216,21 @@ class Inbox:
             answer = ApprovalAnswer(recorded.allowed, recorded.reason) if recorded is not None else None
             self._restored_entries[entry.id] = _RestoredEntry(entry, future, answer, partial(still_waits, call), emit)
 
+    def withdraw_restored(self, run: RunId) -> None:
+        """Close the restored questions of a run, which it will not ask again. Their ids and answers are used up."""
+        for id, each in list(self._restored_entries.items()):
+            if each.entry.run == run:
+                del self._restored_entries[id]
+                self._used_ids.add(id)
+                if each.answer is None and not each.future.done():
+                    each.emit(ApprovalAnswered, approval_id=id, allowed=False, reason=WITHDRAWN)
+
     async def ask(self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]) -> Approval:
         """Return an approval only if a PermissionRequest hook, the approver or a person approves before the deadline.
 
         A denial has the reason that was given for it.
 
-        Raises Aborted if the run is stopped; the question then leaves the inbox.
+        Raises Aborted if the run is stopped; the question then leaves the inbox. So it does if this is cancelled.
         """
         context.abort.raise_if_aborted()
         call = current_call.get(None)
@@ -237,7 +247,7 @@ class Inbox:
             future: asyncio.Future[ApprovalAnswer] = asyncio.get_running_loop().create_future()
         else:
             entry, future = restored_entry.entry, restored_entry.future
-        answer = ApprovalAnswer(False, "the run was stopped")
+        answer = ApprovalAnswer(False, WITHDRAWN)
         if decision is None and not future.done():  # Before the question is announced, so that its readers can answer.
             self._pending_entries[entry.id] = _PendingEntry(entry, future, context.emit)
         try:
@@ -252,6 +262,9 @@ class Inbox:
                 )
             answer = future.result() if future.done() else decision or await self._wait(context, entry, future)
             return _approval(answer)
+        except Aborted:
+            answer = ApprovalAnswer(False, "the run was stopped")
+            raise
         finally:
             self._pending_entries.pop(entry.id, None)
             if entry.id in self._recording_ids:

@@ -384,6 +384,17 @@ class ReadsParameters(Protocol):
 
 
 @runtime_checkable
+class CompletesPolicy(Protocol):
+    """An agent type whose agents need more of a sandbox than the default policy gives, and always run in one."""
+
+    def complete_policy(self, info: Any, policy: Policy | None) -> Policy:
+        """Return the policy of an agent with this `spawn_info`: what is requested, and for the rest what it needs.
+
+        The team reserves what this policy states, and the operator's rules apply to it. Raises a RametError.
+        """
+
+
+@runtime_checkable
 class HostCapable(Protocol):
     """An agent type some of whose agents may run in the host, because no part of them touches the machine."""
 

@@ -177,6 +177,7 @@ class TreePorts:
     programs: Programs | None = None  #: of other makers, to be started in sandboxes; None: there are none
     mcp_client: McpClient | None = None  #: for servers in sandboxes; None: no agent may have one
     approve: Approve | None = None
+    withdraw_restored: Callable[[RunId], None] | None = None  #: closes questions that a run will not ask again
     safety: Safety | None = None  #: of every run, whatever it or its parent requests; None: there are no votes on calls
     decide: Decide | None = None  #: asks the host's policy adapter about each spawn; None: there is none
     permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, for every run

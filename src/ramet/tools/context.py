@@ -22,7 +22,7 @@ from ramet.concurrency.slots import Slot, Slots
 from ramet.core.budget import Budget
 from ramet.core.errors import BudgetExceeded
 from ramet.core.events import BudgetRefused, Event, QuotaReached
-from ramet.core.ids import CallId, StepId, step_id
+from ramet.core.ids import CallId, RunId, StepId, step_id
 from ramet.core.limits import Limits
 from ramet.core.outcome import NO_USAGE, Usage
 from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
@@ -270,6 +270,7 @@ class ToolUseContext:
     budget_note: Callable[[], str] | None = None  #: what is left, for the model: ends each request; None: not shown
     quota: QuotaReached | None = None  #: the window that it waited for in a process that has ended
     approve: Approve | None = None
+    withdraw_restored: Callable[[RunId], None] | None = None  #: closes questions that a run will not ask again
     safety: Safety | None = None  #: None: calls are not voted on
     permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, which every call must pass
     interpreter: Interpreter | None = None  #: None: this run is in the host, where no code of an agent runs

@@ -222,7 +222,8 @@ async def test_mail_of_a_parent_is_a_further_prompt_of_a_child_that_has_ended(
 
 async def test_a_message_while_it_works_is_the_next_prompt_of_the_same_process(runtime: ramet.AgentRuntime) -> None:
     """It waits until the turn under way has ended, and the reply to it is the result."""
-    first = script(["remember", "sorrel "], ["say", "I wait"], ["wait", "go.txt"])
+    # The answer to its call comes behind the message, on the same channel.
+    first = script(["remember", "sorrel "], ["say", "I wait"], ["wait", "go.txt"], ["call", "1", "Read", {}])
     handle = await runtime.start_agent(scripted(), prompt=first)
     run = runtime.get(handle.id).run
     await eventually(lambda: run.turn.streamed_text)

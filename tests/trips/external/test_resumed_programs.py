@@ -6,7 +6,9 @@ import pathlib
 
 import pytest
 
+from ramet.core.events import ApprovalAnswered
 from ramet.core.outcome import Status
+from ramet.host.approvals import WITHDRAWN
 from tests.support.store_addresses import run_program_until_killed
 from tests.support.waiting import eventually
 from tests.trips.kits.isolated import usual_backend as backend
@@ -52,3 +54,19 @@ async def test_an_answer_on_record_is_not_asked_for_again(
         result = await handle.result()
 
     assert (result.status, result.value) == (Status.COMPLETED, "allowedsorrel sorrel "), (result.error, result.stderr)
+
+
+async def test_a_question_that_is_not_asked_again_is_closed_with_the_process(
+    store_address: str, tmp_path: pathlib.Path, backend: str
+) -> None:
+    """It waits in the inbox until then. Nobody may answer it later, and its answer would reach nobody."""
+    await run_program_until_killed(PROGRAM, store_address, tmp_path, backend, "asked-once")
+    id = (tmp_path / "question").read_text()
+    async with runtime_of(store_address, tmp_path, backend) as runtime:
+        (handle,) = await runtime.resume()
+        assert [each.id for each in runtime.trees[handle.id].inbox.pending] == [id]
+        result = await handle.result()
+        answers = [each async for each in handle.events() if isinstance(each, ApprovalAnswered)]
+
+    assert (result.status, result.value) == (Status.COMPLETED, "done"), (result.error, result.stderr)
+    assert [(each.approval_id, each.allowed, each.reason) for each in answers] == [(id, False, WITHDRAWN)]

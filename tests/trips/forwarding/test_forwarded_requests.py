@@ -11,7 +11,7 @@ import pytest
 
 import ramet
 from ramet.concurrency.clock import FakeClock
-from ramet.core.events import BudgetRefused, Event, LimitPaused, ModelAsked, ModelCharged
+from ramet.core.events import BudgetRefused, Event, ForwardRefused, LimitPaused, ModelAsked, ModelCharged
 from ramet.core.lifecycle import State
 from ramet.host.forwarding.request_reservation import HOLD_S
 from ramet.models.wires.input_estimate import estimate_tokens
@@ -305,22 +305,28 @@ async def test_refusals_of_the_host_have_the_providers_form(
 async def test_errors_of_the_provider_pass_without_the_key(
     runtime: ramet.AgentRuntime, monkeypatch: pytest.MonkeyPatch, host_key: str
 ) -> None:
-    """An error costs one call and no tokens; what the provider says of retries reaches the program."""
-    async with provider([Fail(429, retry_after_s=7), Fail(529)]) as server:
+    """An error costs one call and no tokens; what the provider says of retries reaches the program.
+
+    The first 429 is on record.
+    """
+    async with provider([Fail(429, retry_after_s=7), Fail(529), Fail(429)]) as server:
         use_server(monkeypatch, server.url)
         server.failure_headers = {"x-should-retry": "true", "set-cookie": "a=b", "request-id": "req_1"}
-        result = await runtime.run_agent(
+        handle = await runtime.start_agent(
             agent=programs.ask,
-            args=("anthropic", [programs.message()] * 2),
+            args=("anthropic", [programs.message()] * 3),
             policy=ramet.Policy(models=["*"]),
             limits=ramet.Limits(tokens=100_000),
         )
+        result = await handle.result()
+        refusals = of_kind(await events_of(handle), ForwardRefused)
 
-    assert [each["status"] for each in result.output] == [429, 529]
+    assert [each["status"] for each in result.output] == [429, 529, 429]
+    assert [(each.model, each.by, each.wait_s) for each in refusals] == [("claude-sonnet-5-5", "provider", 7)]
     headers = result.output[0]["headers"]
     assert (headers["retry-after"], headers["x-should-retry"], headers["request-id"]) == ("7", "true", "req_1")
     assert "set-cookie" not in headers
-    assert (result.usage.model_calls, result.usage.tokens, result.usage.usd) == (2, 0, 0)
+    assert (result.usage.model_calls, result.usage.tokens, result.usage.usd) == (3, 0, 0)
 
     async def echo(request: Request, answer: Answer) -> None:
         await answer.send(401, {"error": f"wrong key {request.headers['x-api-key']}"})
@@ -371,6 +377,7 @@ async def test_a_request_that_costs_nothing_is_not_counted_and_has_a_pace(
     assert statuses[:60] == [200] * 60
     assert 429 in statuses
     assert of_kind(events, ModelAsked) == []
+    assert [(each.model, each.by) for each in of_kind(events, ForwardRefused)] == [("anthropic", "host")]
 
 
 async def test_no_key_of_the_host_is_in_the_sandbox(

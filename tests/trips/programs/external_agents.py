@@ -1,6 +1,8 @@
 """A process that is killed while the program of an external agent waits for the answer to its question.
 
-`external_agents.py STORE FOLDER BACKEND asked|allowed`: killed once the question is on record, or its answer.
+`external_agents.py STORE FOLDER BACKEND asked|asked-once|allowed`: killed once the question is on record, or its
+answer.
+Where it is asked once, the program does not ask again in its next process.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from tests.trips.kits.external import script, scripted
 COMMAND = {"command": "make deploy"}
 #: The session remembers a word each time, and the reply tells the answer and all words.
 PROMPT = script(["remember", "sorrel "], ["call", "1", "Bash", COMMAND], ["ask", "1", "Bash", COMMAND], ["recall"])
+ASKED_ONCE = script(["new", ["ask", "1", "Bash", COMMAND]], ["say", "done"])
 
 
 def runtime_of(store_address: str, folder: pathlib.Path, backend: Any) -> AgentRuntime:
@@ -29,7 +32,7 @@ def runtime_of(store_address: str, folder: pathlib.Path, backend: Any) -> AgentR
 async def main(store_address: str, folder: pathlib.Path, backend: str, kill_point: str) -> None:
     """Work until the chosen moment, and be killed there."""
     async with runtime_of(store_address, folder, backend) as runtime:
-        handle = await runtime.spawn(scripted(), PROMPT)
+        handle = await runtime.spawn(scripted(), ASKED_ONCE if kill_point == "asked-once" else PROMPT)
         inbox = runtime.trees[handle.id].inbox
         while not inbox.pending:  # noqa: ASYNC110 - a condition of another task
             await asyncio.sleep(0.002)

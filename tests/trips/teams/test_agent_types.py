@@ -23,7 +23,7 @@ from ramet.services.agent_types.function.agent import FunctionAgent
 from ramet.services.agent_types.function.call import MAY_MISS
 from ramet.services.agent_types.function.invoke import call_inside
 from ramet.services.agent_types.function.type import FunctionInfo, FunctionType
-from ramet.services.agent_types.llm.agent import Compact, ListTools, SetModel
+from ramet.services.agent_types.llm.agent_operations import Compact, ListTools, SetModel
 from ramet.services.agent_types.llm.type import LlmInfo, LlmType
 from ramet.services.contract import PLAIN, AgentSpec, AgentType, Image, RunningAgent
 from ramet.services.errors import TakenOver

@@ -10,7 +10,7 @@ import pytest
 from ramet.cli.render.console import console
 from ramet.cli.render.report import print_result, print_status
 from ramet.cli.render.tree_model import TreeModel
-from ramet.core.events import RunEnded
+from ramet.core.events import ForwardRefused, RunEnded
 from ramet.core.outcome import ErrorInfo, Result, Status, Usage
 from tests.unit.cli.golden import assert_golden
 from tests.unit.cli.story import TreeEventWriter, active_story, at, cancelled_story
@@ -78,6 +78,18 @@ def test_an_end_before_the_first_event_is_reported() -> None:
     text = page(TreeEventWriter(), Result(status=Status.FAILED, error=ErrorInfo(type="X", message="no\x1b[2J luck")))
 
     assert "failed: no luck" in text
+
+
+def test_a_refused_request_of_a_program_is_in_the_last_line() -> None:
+    """Each once, and at most five."""
+    writer = active_story()
+    for number in (1, 1, 2, 3, 4, 5, 6):
+        writer.add(ForwardRefused, "main", 2.9, model=f"m{number}", by="provider" if number < 6 else "host")
+
+    text = page(writer, Result(status=Status.FAILED))
+
+    assert "429 of the provider of m1 · 429 of the provider of m2" in text
+    assert (text.count(" m1"), text.count(" m6")) == (1, 0)
 
 
 def test_a_long_finding_is_cut_and_says_so() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
@@ -19,14 +21,17 @@ from ramet.core.events import (
     PlanUpdated,
     QuotaReached,
     RunEnded,
+    RunResumed,
     RunSilent,
     RunSpawned,
     StateChanged,
     SubAgentReported,
+    TurnEnded,
     TurnStarted,
 )
 from ramet.core.outcome import Result, Status, Usage
 from ramet.core.replay.replay import TreeReplay
+from ramet.core.replay.reported_agents import MAX_REPORTED
 from ramet.host.control.run_queries import rows_of
 from tests.unit.cli.story import TreeEventWriter, active_story, at, cancelled_story
 
@@ -142,7 +147,10 @@ def test_a_silent_run_is_shown_until_its_next_event() -> None:
 
 
 def test_agents_that_a_program_runs_by_itself_are_rows_below_it() -> None:
-    """They are no runs of the tree, and are not counted as such. One that is left open ends with the program."""
+    """They are no runs of the tree, and are not counted as such. One that is left open ends with the program.
+
+    The rows of `ps` and of HTTP have the same.
+    """
     writer = TreeEventWriter()
     writer.add_spawn("main", 0)
     writer.add(TurnStarted, "main", 1, turn=1)
@@ -157,10 +165,32 @@ def test_agents_that_a_program_runs_by_itself_are_rows_below_it() -> None:
     ]
     assert picture.rows["run-main"].activity() == "look"
     assert picture.totals(at(3)).agents == 1
+    for is_active, state in ((True, "running"), (False, "interrupted")):
+        [row] = rows_of(TreeReplay().apply_all(writer.events), is_active=is_active)
+        assert ("its own", ["part a (a): completed, 0.0s", f"part b (b): {state}, 1.0s"]) in list(_facts(row, at(4)))
 
     writer.add(RunEnded, "main", 4, result=Result(status=Status.COMPLETED, value="done"))
     ended = [row.result.status for row in fold(writer.events).walk() if row.result is not None]
     assert ended == [Status.COMPLETED, Status.COMPLETED, Status.CANCELLED]
+    [row] = rows_of(TreeReplay().apply_all(writer.events), is_active=True)
+    assert [each.state for each in row.reported_agents] == ["completed", "cancelled"]
+
+
+@pytest.mark.parametrize("end", [(TurnEnded, {"turn": 1, "status": "completed"}), (RunResumed, {"turn": 1})])
+def test_agents_that_a_program_runs_by_itself_end_with_its_process(end: tuple[type[Event], dict[str, Any]]) -> None:
+    """A turn is a process of the program, and so is each kernel. Of any number that it reports, the first 200 count."""
+    writer = TreeEventWriter()
+    writer.add_spawn("main", 0)
+    writer.add(TurnStarted, "main", 1, turn=1)
+    for number in range(MAX_REPORTED + 5):
+        writer.add(SubAgentReported, "main", 2, sub_agent=f"a{number}", state="running")
+    writer.add(end[0], "main", 3, **end[1])
+    [row] = rows_of(TreeReplay().apply_all(writer.events), is_active=True)
+
+    assert [each.state for each in row.reported_agents] == ["cancelled"] * MAX_REPORTED
+    assert {each.ended for each in row.reported_agents} == {at(3)}
+    rows = [each for each in fold(writer.events).walk() if each.is_reported]
+    assert [each.is_over for each in rows] == [True] * MAX_REPORTED
 
 
 def test_the_fill_of_a_context_window_is_shown() -> None:

@@ -68,6 +68,24 @@ def test_a_run_names_what_it_waits_for() -> None:
     assert story.add(RunEnded, result=Result(status=Status.COMPLETED, value="done")).waits_for == ""
 
 
+def test_an_answer_of_a_person_is_for_no_later_turn() -> None:
+    """A program of another maker records no answer of a call. What it asks in a later turn is a question of its own.
+
+    A row lists a question until it is answered.
+    """
+    story = Story()
+    story.add(TurnStarted, turn=1)
+    for id in ("a1", "a2"):
+        story.add(ApprovalAsked, approval_id=id, tool="Bash", question="Really?", call_id=f"call-{id}")
+    story.add(ApprovalAnswered, approval_id="a1", allowed=True)
+    assert list(story.replay.root.approval_answers) == ["a1"], "the call has not begun, and may ask again after a kill"
+    (row,) = rows_of(story.replay, is_active=True)
+    assert [each.approval_id for each in row.approvals] == ["a2"]
+
+    ended = story.add(TurnEnded, turn=1, status="completed")
+    assert (ended.approvals, ended.approval_answers, ended.past_approvals) == ({}, {}, ["a1", "a2"])
+
+
 def test_a_run_whose_calls_all_wait_names_the_cause() -> None:
     """It waits for room until its spawn is recorded, then for the child; a paused run waits for its limit."""
     story = Story()

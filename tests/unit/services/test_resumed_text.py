@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.services.agent_types.llm.resume_turn import ReplayFilter
+from ramet.services.agent_types.resume_turn import ReplayFilter
 
 NOTE = "[again]"
 

@@ -25,6 +25,7 @@ from ramet.cli.sources.choose import full_id, source_of
 from ramet.cli.sources.contract import Source
 from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import InvalidValue
+from ramet.core.replay.reported_agents import ReportedAgent
 from ramet.host.control.run_queries import INTERRUPTED, RunRow
 
 _NO_TERMINAL = 120  #: columns of a tree if the width is unknown
@@ -38,19 +39,22 @@ async def ps(options: Namespace) -> int:
         print_rows(rows)
         return report_damage(errors)
     now = SystemClock().now()
-    lines = [
-        (
-            row.id,
-            one_line(row.shown_path, 80),
-            one_line(row.agent, 40),
-            _state(row),
-            formatting.duration(row.seconds(now)),
-            _last_event(row, now),
-            _context(row),
-            f"{formatting.tokens(row.usage.tokens)} tokens, {formatting.money(row.usage.usd)}",
+    lines = list[tuple[str, ...]]()
+    for row in rows:
+        usage = f"{formatting.tokens(row.usage.tokens)} tokens, {formatting.money(row.usage.usd)}"
+        lines.append(
+            (
+                row.id,
+                one_line(row.shown_path, 80),
+                one_line(row.agent, 40),
+                _state(row),
+                formatting.duration(row.seconds(now)),
+                _last_event(row, now),
+                _context(row),
+                usage,
+            )
         )
-        for row in rows
-    ]
+        lines += [_reported_line(row, each, now) for each in row.reported_agents if options.all or not each.is_over]
     print_table(("ID", "PATH", "AGENT", "STATE", "AGE", "LAST EVENT", "CONTEXT", "USAGE"), lines)
     if not (rows or errors):
         hint = "no active run here; ramet ps --all lists ended runs"
@@ -145,6 +149,16 @@ async def show(options: Namespace) -> int:
     return 0
 
 
+def _reported_line(row: RunRow, agent: ReportedAgent, now: datetime) -> tuple[str, ...]:
+    """Return the line of an agent that a program runs by itself: without an id, as it is no run, and without usage."""
+    path = f"{one_line(row.shown_path, 80)}/{one_line(agent.id, 40)}"
+    return ("-", path, one_line(agent.name, 40), agent.state, formatting.duration(_age(agent, now)), "-", "-", "-")
+
+
+def _age(agent: ReportedAgent, now: datetime) -> float:
+    return 0.0 if agent.born is None else ((agent.ended or now) - agent.born).total_seconds()
+
+
 def _state(row: RunRow) -> str:
     """Return the state of a run, what it waits for, and until when it waits, if that is known."""
     if row.frozen_mb is not None:
@@ -197,6 +211,15 @@ def _facts(row: RunRow, now: datetime) -> Iterable[tuple[str, str | list[str]]]:
         yield "tree", row.root
     if row.children:
         yield "children", list(row.children)
+    if row.reported_agents:
+        yield (
+            "its own",
+            [
+                f"{one_line(each.name, 80)} ({one_line(each.id, 40)}): {each.state}, "
+                f"{formatting.duration(_age(each, now))}"
+                for each in row.reported_agents
+            ],
+        )
     if row.calls:
         yield "open calls", [f"{one_line(each.tool)} ({one_line(each.call_id)})" for each in row.calls]
     if row.ports:

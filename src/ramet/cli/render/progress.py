@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from ramet.cli.render import formatting
+from ramet.cli.render.refused_requests import describe_refusal
 from ramet.cli.render.sanitize import one_line, question_text
 from ramet.cli.render.tree_model import ENDINGS, WAITING_TOOLS, TreeModel
 from ramet.core.events import (
@@ -17,6 +18,7 @@ from ramet.core.events import (
     Compacted,
     Event,
     FolderLost,
+    ForwardRefused,
     HookFailed,
     LimitPaused,
     LimitsRaised,
@@ -87,6 +89,8 @@ def _line(event: Event, model: TreeModel) -> Line | None:
             return Line(
                 f"waits for the quota of {one_line(event.model, 60)}, until {event.until:%Y-%m-%d %H:%M:%S} UTC"
             )
+        case ForwardRefused():
+            return Line(describe_refusal(event))
         case BudgetRefused():
             return Line(f"budget of {event.scope}: {event.resource} asked {event.asked:g}, left {event.left:g}")
         case LimitPaused():

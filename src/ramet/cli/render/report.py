@@ -67,6 +67,7 @@ def print_status(
         f"{'~' if usage.estimated else ''}{formatting.tokens(usage.tokens)} tokens",
         formatting.money(usage.usd),
         formatting.duration(total.seconds),
+        *model.refused_forwards,
     ]
     tail = Text(f" {glyphs.dot} ".join(parts), "dim")
     joint = Text(f" {glyphs.dot} ", "dim")

@@ -10,8 +10,10 @@ from typing import NamedTuple
 from ramet.cli.render import formatting
 from ramet.cli.render.call_summary import describe_call
 from ramet.cli.render.formatting import frozen
+from ramet.cli.render.refused_requests import MAX_REFUSALS, describe_refusal
 from ramet.core.events import (
     Event,
+    ForwardRefused,
     MessageDiscarded,
     MessageRecorded,
     ModelAsked,
@@ -19,6 +21,7 @@ from ramet.core.events import (
     PlanUpdated,
     QuotaReached,
     RunEnded,
+    RunResumed,
     RunSilent,
     RunSpawned,
     SandboxFrozen,
@@ -27,10 +30,12 @@ from ramet.core.events import (
     TextDelta,
     ToolEnded,
     ToolStarted,
+    TurnEnded,
     TurnStarted,
 )
 from ramet.core.lifecycle import TERMINAL_STATES, State
 from ramet.core.outcome import Result, Status, Usage
+from ramet.core.replay.reported_agents import ReportedAgent, apply_report, end_reported
 
 #: Tools with which a run waits for others: "waits for 2 agents" is more informative than their names.
 WAITING_TOOLS = frozenset({"Agent", "Task", "TaskOutput"})
@@ -67,6 +72,7 @@ class Row:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     result: Result | None = None
+    reported_agents: dict[str, ReportedAgent] = field(default_factory=dict)  #: that its program runs by itself, by id
     is_reported: bool = False  #: an agent that a program of another maker runs by itself, in the sandbox of its parent
     children: list[Row] = field(default_factory=list)
 
@@ -111,6 +117,7 @@ class TreeModel:
     def __init__(self) -> None:
         self.rows: dict[str, Row] = {}  #: by run id, in spawn order
         self.root: Row | None = None
+        self.refused_forwards: dict[str, None] = {}  #: refusals with 429 of requests of programs, as texts
         self._orphans: dict[str, list[Row]] = {}  #: children whose events came before their parent's
 
     def apply(self, event: Event) -> None:
@@ -128,6 +135,7 @@ class TreeModel:
                 if event.state not in TERMINAL_STATES:
                     row.result = row.ended_at = None  # mail woke it
             case TurnStarted():
+                self._end_reported(row, event)
                 row.state, row.result, row.ended_at = State.RUNNING, None, None
             case SandboxFrozen():
                 row.frozen_mb = event.memory_mb
@@ -137,6 +145,8 @@ class TreeModel:
                 row.phase = f"asks again in {event.wait_s:.0f}s" if event.wait_s >= 1 else "asks again"
             case QuotaReached():
                 row.phase = f"waits for a quota until {event.until:%H:%M:%S} UTC"
+            case ForwardRefused() if len(self.refused_forwards) < MAX_REFUSALS:
+                self.refused_forwards[describe_refusal(event)] = None
             case RunSilent():
                 row.silence = f"silent for {formatting.duration(event.silent_s)}"
             case TextDelta():
@@ -154,11 +164,12 @@ class TreeModel:
             case PlanUpdated():
                 row.phase = next((each.text for each in event.steps if each.status == "in_progress"), row.phase)
             case SubAgentReported():
-                self._report(row, event)
+                if (agent := apply_report(row.reported_agents, event)) is not None:
+                    self._show_reported(row, agent)
+            case TurnEnded() | RunResumed():
+                self._end_reported(row, event)
             case RunEnded():
-                for child in row.children:
-                    if child.is_reported and not child.is_over:
-                        child.result, child.ended_at = Result(status=Status.CANCELLED), event.at
+                self._end_reported(row, event)
                 row.result, row.ended_at = event.result, event.at
                 row.usage = event.result.usage
                 row.state, row.phase = State.ENDED, ""
@@ -188,26 +199,29 @@ class TreeModel:
         """Return the runs below the root that ended with a text, in spawn order."""
         return [row for row in self.rows.values() if row is not self.root and row.result and row.result.text.strip()]
 
-    def _report(self, parent: Row, event: SubAgentReported) -> None:
+    def _end_reported(self, row: Row, event: Event) -> None:
+        for agent in end_reported(row.reported_agents, event.at):
+            self._show_reported(row, agent)
+
+    def _show_reported(self, parent: Row, agent: ReportedAgent) -> None:
         """Show an agent that a program runs by itself as a row below the program's."""
-        key = f"{parent.run}/{event.sub_agent}"
+        key = f"{parent.run}/{agent.id}"
         row = self.rows.get(key)
         if row is None:
             row = self.rows[key] = Row(
                 run=key,
-                path=f"{parent.path}/{event.sub_agent}",
-                name=event.title or event.sub_agent,
+                path=f"{parent.path}/{agent.id}",
+                name=agent.name,
                 agent=parent.agent,
                 depth=parent.depth + 1,
                 parent=parent.run,
                 state=State.RUNNING,
-                started_at=event.at,
+                started_at=agent.born,
                 is_reported=True,
             )
             parent.children.append(row)
-        row.name = event.title or row.name
-        status = _REPORTED_ENDS.get(event.state)
-        row.result, row.ended_at = (None, None) if status is None else (Result(status=status, value=""), event.at)
+        row.name, row.ended_at = agent.name, agent.ended
+        row.result = Result(status=Status(agent.state), value="") if agent.is_over else None
 
     def _row(self, event: Event) -> Row:
         row = self.rows.get(event.run)
@@ -234,8 +248,6 @@ class TreeModel:
         return row
 
 
-#: How an agent ended that a program runs by itself.
-_REPORTED_ENDS = {"completed": Status.COMPLETED, "failed": Status.FAILED, "cancelled": Status.CANCELLED}
 #: The word for each status.
 ENDINGS: dict[Status, str] = {
     Status.COMPLETED: "completed",

@@ -1,4 +1,6 @@
-"""The modes of a terminal that a program has set, so that they can be reset when the program can no longer do so."""
+"""The modes of a terminal that a program has set: to reset them when the program can no longer do so, or to set them
+again.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,8 @@ class ScreenModes:
     def __init__(self) -> None:
         self.has_escapes = False  #: the program may have set a mode, or asked the terminal to reply
         self._changed_modes: set[int] = set()
-        self._keyboard_depth = 0
-        self._has_modified_keys = False
+        self._keyboard_flags: list[int] = []  #: the stack of keyboard modes
+        self._modified_keys = 0
         self._tail = b""
 
     def feed(self, data: bytes) -> None:
@@ -40,9 +42,9 @@ class ScreenModes:
             if modes is not None:
                 self._set_modes(modes, letter.decode())
             elif keyboard is not None:
-                self._set_keyboard(keyboard, int(count or b"1"))
+                self._set_keyboard(keyboard, int(count) if count else None)
             else:
-                self._has_modified_keys = modified not in (None, b"0")
+                self._modified_keys = int(modified or b"0")
         begin = text.rfind(b"\x1b", end)
         self._tail = text[begin:] if 0 <= len(text) - begin <= _MAX_SEQUENCE and begin >= 0 else b""
 
@@ -50,10 +52,17 @@ class ScreenModes:
         """Return the output that resets all modes; empty if the program wrote plain text only."""
         if not self.has_escapes:
             return b""
-        keyboard = f"\x1b[<{self._keyboard_depth}u" if self._keyboard_depth else ""
-        keyboard += "\x1b[>4m" if self._has_modified_keys else ""
+        keyboard = f"\x1b[<{len(self._keyboard_flags)}u" if self._keyboard_flags else ""
+        keyboard += "\x1b[>4m" if self._modified_keys else ""
         modes = "".join(f"\x1b[?{each}{_RESETS[each]}" for each in sorted(self._changed_modes))
         return (keyboard + modes).encode() + _PLAIN
+
+    def set_again(self) -> bytes:
+        """Return the output that sets the modes after a reset; empty if there are none."""
+        modes = "".join(f"\x1b[?{each}{'h' if _RESETS[each] == 'l' else 'l'}" for each in sorted(self._changed_modes))
+        keyboard = "".join(f"\x1b[>{flags}u" for flags in self._keyboard_flags)
+        keyboard += f"\x1b[>4;{self._modified_keys}m" if self._modified_keys else ""
+        return (modes + keyboard).encode()
 
     def _set_modes(self, modes: bytes, letter: str) -> None:
         for each in modes.split(b";"):
@@ -61,6 +70,9 @@ class ScreenModes:
             if (reset := _RESETS.get(mode)) is not None:
                 (self._changed_modes.discard if letter == reset else self._changed_modes.add)(mode)
 
-    def _set_keyboard(self, direction: bytes, count: int) -> None:
-        change = 1 if direction == b">" else -count
-        self._keyboard_depth = min(max(self._keyboard_depth + change, 0), _MAX_DEPTH)
+    def _set_keyboard(self, direction: bytes, number: int | None) -> None:
+        """Push flags, or pop as many as stated."""
+        if direction == b">":
+            self._keyboard_flags = [*self._keyboard_flags, number or 0][-_MAX_DEPTH:]
+        elif count := 1 if number is None else number:
+            del self._keyboard_flags[-count:]

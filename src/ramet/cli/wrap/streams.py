@@ -10,6 +10,7 @@ import contextlib
 import os
 import pty
 import termios
+import threading
 from collections.abc import Callable
 from functools import partial
 from typing import Final, Protocol
@@ -19,6 +20,8 @@ from ramet.cli.wrap.user_terminal import UserTerminal
 
 #: The time for the rest of the output after the end of the program, of a terminal that is slow.
 _DRAIN_S: Final = 5.0
+#: The time for which a terminal has another size, so that a program draws its screen again.
+_OTHER_SIZE_S: Final = 0.1
 
 
 class Streams(Protocol):
@@ -61,7 +64,7 @@ class TerminalStreams:
         os.set_blocking(self._master, False)
         termios.tcsetattr(self._slave, termios.TCSANOW, terminal.saved_modes)
         self._resize()
-        terminal.on_resize = self._resize
+        terminal.on_resize, terminal.on_redraw = self._resize, self._redraw
         self._relay = Relay()
 
     @property
@@ -73,7 +76,7 @@ class TerminalStreams:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._terminal.on_resize = lambda: None
+        self._terminal.on_resize = self._terminal.on_redraw = lambda: None
         self._terminal.__exit__(None, None, None)
         for fd in (self._slave, self._master):
             if fd >= 0:
@@ -96,6 +99,15 @@ class TerminalStreams:
         """Pass the size on; the programs that use the pseudo-terminal get SIGWINCH if it has changed."""
         with contextlib.suppress(OSError, termios.error):
             termios.tcsetwinsize(self._master, self._terminal.size)
+
+    def _redraw(self) -> None:
+        """Have the program draw its screen again: most do so if the size has changed, for long enough to be seen."""
+        with contextlib.suppress(OSError, termios.error):
+            lines, columns = self._terminal.size
+            termios.tcsetwinsize(self._master, (lines, max(columns - 1, 1)))
+        timer = threading.Timer(_OTHER_SIZE_S, self._resize)
+        timer.daemon = True
+        timer.start()
 
 
 class PipeStreams:

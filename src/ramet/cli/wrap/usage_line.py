@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from ramet.cli.render import formatting
+from ramet.cli.render.refused_requests import MAX_REFUSALS, describe_refusal
 from ramet.cli.render.sanitize import one_line
-from ramet.core.events import BudgetRefused, EndpointAsked, Event
+from ramet.core.events import BudgetRefused, EndpointAsked, Event, ForwardRefused
 from ramet.core.outcome import Result, Status
 
 _MAX_SHOWN = 5  #: endpoints, of each kind
@@ -17,11 +18,14 @@ class Observations:
     def __init__(self) -> None:
         self.exhausted_limits: dict[str, None] = {}  #: by the name of the resource, in their order
         self._endpoints: dict[tuple[str, bool], None] = {}
+        self._refused_forwards: dict[str, None] = {}  #: as texts
 
     def take(self, event: Event) -> None:
         """Take note of an event."""
         if isinstance(event, BudgetRefused):
             self.exhausted_limits[event.resource] = None
+        elif isinstance(event, ForwardRefused) and len(self._refused_forwards) < MAX_REFUSALS:
+            self._refused_forwards[describe_refusal(event)] = None
         elif isinstance(event, EndpointAsked) and len(self._endpoints) < _MAX_ENDPOINTS:
             self._endpoints[f"{event.host}:{event.port}", event.allowed] = None
 
@@ -30,6 +34,7 @@ class Observations:
         parts = []
         if self.exhausted_limits:
             parts.append(f"refused at the limit of {', '.join(self.exhausted_limits)}")
+        parts += self._refused_forwards
         for allowed, title in ((False, "refused endpoints"), (True, "endpoints")):
             names = [name for name, is_allowed in self._endpoints if is_allowed is allowed]
             if names:

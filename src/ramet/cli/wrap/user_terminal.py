@@ -49,6 +49,7 @@ class UserTerminal:
         self._guard: tuple[int, int] | None = None  #: its pid, and the pipe whose end it waits for
         self._previous_handlers: dict[int, Any] = {}
         self.on_resize: Callable[[], None] = lambda: None  #: called when the size has changed, or may have
+        self.on_redraw: Callable[[], None] = lambda: None  #: called when the screen of the program was lost
 
     @property
     def size(self) -> tuple[int, int]:
@@ -130,8 +131,12 @@ class UserTerminal:
 
     def _continue(self, number: int, frame: FrameType | None) -> None:
         signal.signal(signal.SIGTSTP, self._suspend)
-        with contextlib.suppress(termios.error):
+        was_restored = not self._is_raw  # Otherwise the shell did not have the terminal.
+        with contextlib.suppress(OSError, termios.error):
             self._make_raw()
+            if was_restored and (modes := self._modes.set_again()):
+                os.write(self._stdout, modes)
+                return self.on_redraw()
         self.on_resize()
 
     def _start_guard(self) -> None:

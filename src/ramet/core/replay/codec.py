@@ -33,6 +33,7 @@ IGNORED_TAGS = frozenset(
         events.ThresholdCrossed,
         events.EndpointAsked,
         events.CommandRun,
+        events.ForwardRefused,
     )
 )
 

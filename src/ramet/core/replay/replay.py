@@ -40,6 +40,7 @@ from ramet.core.events import (
     SandboxGivenUp,
     SandboxStarted,
     StateChanged,
+    SubAgentReported,
     TimeStarted,
     TimeStopped,
     ToolEnded,
@@ -57,6 +58,7 @@ from ramet.core.replay.codec import (
     insert_tool_result,
     parse_stored_message,
 )
+from ramet.core.replay.reported_agents import apply_report, end_reported
 from ramet.core.replay.run_replay import ROOM, ActiveTime, RunReplay, UnreadMail
 
 #: Events that only an active run causes. The kernel that reports them started or resumed the run's turn.
@@ -181,6 +183,7 @@ class TreeReplay:
                 run.state, run.waits_for_room, run.frozen_mb = event.state, event.why == ROOM, None
                 run.is_in_turn = run.is_in_turn and event.state != "idle"
             case TurnStarted() | RunResumed():
+                end_reported(run.reported_agents, event.at)
                 run.frozen_mb = None
                 keeps_sandbox = isinstance(event, RunResumed) and not run.is_rewound
                 run.sandbox = run.sandbox if keeps_sandbox else None
@@ -199,7 +202,11 @@ class TreeReplay:
                     self._reopen_run(run)
                 is_session = isinstance(event, TurnStarted) and run.spawn_event.birth.get("persistent", False)
                 run.active_time.start(event.at, anew=is_session)  # Each turn of a session has its own time limit.
+            case SubAgentReported():
+                apply_report(run.reported_agents, event)
             case TurnEnded():
+                end_reported(run.reported_agents, event.at)
+                self._close_approvals(run, None)  # Its calls are over: none of their answers is for a later one.
                 run.turn_status = event.status
                 run.is_in_turn, run.state, run.limit_pause = False, "idle", None
             case TimeStopped():
@@ -253,6 +260,7 @@ class TreeReplay:
                 else:
                     run.approvals.pop(event.approval_id, None)
             case RunEnded():
+                end_reported(run.reported_agents, event.at)
                 self._charge_open_requests(run)
                 run.result, run.state, run.is_in_turn, run.sandbox = event.result, "ended", False, None
                 run.ended_at = event.at

@@ -22,6 +22,7 @@ from ramet.core.events import (
 )
 from ramet.core.outcome import NO_USAGE, Result, Usage
 from ramet.core.replay.codec import StoredMessage
+from ramet.core.replay.reported_agents import ReportedAgent
 
 ROOM = "room"  #: why a run waits whose spawn needs the end of another run
 
@@ -98,6 +99,7 @@ class RunReplay:
     reports_by_notice: bool = False  #: no caller waits for the call that spawned it: a notice reports its end
     was_sandboxed: bool = False  #: a sandbox was started for it, and may have written to its folder
     wakes: int = 0  #: turns that mail began since the last message from above
+    reported_agents: dict[str, ReportedAgent] = field(default_factory=dict)  #: that its program runs by itself, by id
     started_calls: dict[str, ToolStarted] = field(default_factory=dict)  #: calls without a recorded answer, by id
     unstarted_calls: set[str] = field(
         default_factory=set

@@ -6,18 +6,20 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 from ramet.core.errors import InvalidValue, RametError
 from ramet.core.events import PlanStep
+from ramet.guest.async_channel import RawAnswer
 from ramet.guest.client import load_checkpoint, save_checkpoint
 from ramet.guest.external.program_host import CallStatus, Permission, SubAgentState
 from ramet.guest.thread_channel import ThreadChannel
+from ramet.wire.error_codec import decode_error
 from ramet.wire.guest_protocol import guest_to_host
 from ramet.wire.guest_protocol.answer_data import ApprovalReply
 from ramet.wire.guest_protocol.guest_to_host import GuestMessage, Request
-from ramet.wire.guest_protocol.host_to_guest import IncomingMail
+from ramet.wire.guest_protocol.host_to_guest import Answer, HostMessage, IncomingMail
 
 T = TypeVar("T")
 #: Characters of a name or an id, of a preview, and of a part of a reply; bytes of the arguments of a call, as JSON.
@@ -51,11 +53,14 @@ class ChannelHost:
         await self._ask(guest_to_host.StartToolCall, **fields)
 
     async def ask_permission(self, call_id: str, tool: str, args: dict[str, Any]) -> Permission:
-        """Ask whether a call may be done. Arguments that nobody could read in full are refused here."""
+        """Ask whether a call may be done. Arguments that nobody could read in full are refused here.
+
+        If the wait is cancelled, the question is withdrawn: the host asks nobody any more.
+        """
         if _size(args) > MAX_ARGUMENTS:
             return Permission(False, f"its arguments are longer than {MAX_ARGUMENTS} bytes")
         fields = {"call_id": call_id[:MAX_NAME], "tool": tool[:MAX_NAME], "args": args}
-        answer = await self._ask(guest_to_host.AskPermission, **fields)
+        answer = await self._ask_until_withdrawn(guest_to_host.AskPermission, **fields)
         return Permission(answer.allowed, answer.reason)
 
     async def end_call(self, call_id: str, status: CallStatus, preview: str = "") -> None:
@@ -101,9 +106,45 @@ class ChannelHost:
     def _receive_mail(self, mail: IncomingMail, body: bytes) -> None:
         self._mails.append((mail.mail_id, body.decode()))  # The host bounds the mail that waits.
 
-    async def _ask(self, kind: type[Request], **fields: Any) -> Any:
-        answer = await self._run(lambda: self._channel.ask(kind, **fields))
-        return answer.as_(ApprovalReply) if kind is guest_to_host.AskPermission else None
+    async def _ask(self, kind: type[Request], **fields: Any) -> None:
+        await self._run(lambda: self._channel.ask(kind, **fields))
+
+    async def _ask_until_withdrawn(self, kind: type[Request], **fields: Any) -> ApprovalReply:
+        loop = asyncio.get_running_loop()
+        received: asyncio.Future[RawAnswer] = loop.create_future()
+
+        def resolve(message: HostMessage | BaseException, body: bytes) -> None:
+            if received.done():
+                return
+            if isinstance(message, BaseException):
+                received.set_exception(message)
+            elif isinstance(message, Answer) and message.error is not None:
+                received.set_exception(decode_error(message.error, message.fields))
+            elif isinstance(message, Answer):
+                received.set_result(RawAnswer(message.data, body))
+
+        def receive(message: HostMessage | BaseException, body: bytes) -> None:
+            with contextlib.suppress(RuntimeError):  # The program has ended, and with it the loop.
+                loop.call_soon_threadsafe(resolve, message, body)
+
+        sent = self._asking.submit(lambda: self._channel.open_stream(kind, receive, **fields))
+        try:
+            await asyncio.wrap_future(sent)
+            return (await received).as_(ApprovalReply)
+        except asyncio.CancelledError:
+            sent.add_done_callback(self._withdraw)
+            raise
+
+    def _withdraw(self, sent: Future[int]) -> None:
+        """Withdraw a question that was sent. It is called in any thread, and does not wait."""
+
+        def post(number: int) -> None:
+            with contextlib.suppress(RametError):  # The host has left.
+                self._channel.post(guest_to_host.ResetStream(request=number))
+
+        if not sent.cancelled() and sent.exception() is None:
+            with contextlib.suppress(RuntimeError):  # The program has ended, and its questions end with its process.
+                self._sending.submit(post, sent.result())
 
     async def _post(self, message: GuestMessage) -> None:
         """Send a message; wait until the host takes it, so that a program is not read faster than its host reads."""

@@ -17,12 +17,14 @@ from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ramet.core.errors import Damaged, DamagedTree, RametError, StoreFailed, Unknown
 from ramet.core.events import Event
 from ramet.core.ids import ROOT_NAME
 from ramet.core.outcome import Result, Usage
 from ramet.core.replay.replay import TreeReplay
+from ramet.core.replay.reported_agents import ReportedAgent
 from ramet.core.replay.run_replay import RunReplay
 from ramet.disk.state_folder import JOURNAL, checked_state_folder
 from ramet.host.journal.journal import TREES, tree_document
@@ -88,6 +90,7 @@ class RunRow(Struct, frozen=True, kw_only=True):
     context_tokens: int = 0  #: input tokens of its newest request to a model
     context_window: int = 0  #: the most that its model accepts; 0: unknown
     frozen_mb: float | None = None  #: MiB that its frozen process holds while it is paused; None: none is frozen
+    reported_agents: tuple[ReportedAgent, ...] = ()  #: that its program runs by itself, in its sandbox
 
     @property
     def shown_path(self) -> str:
@@ -283,6 +286,7 @@ def _row(run: RunReplay, children: tuple[str, ...], is_active: bool, streaming: 
         approvals=tuple(
             Question(approval_id=id, tool=each.tool, question=each.question, args=each.args)
             for id, each in run.approvals.items()
+            if id not in run.approval_answers
         ),
         result=run.result,
         ports={} if run.is_over else run.ports,
@@ -292,6 +296,10 @@ def _row(run: RunReplay, children: tuple[str, ...], is_active: bool, streaming: 
         context_tokens=run.context_tokens,
         context_window=spawn_event.window,
         frozen_mb=run.frozen_mb if is_active else None,
+        reported_agents=tuple(
+            each if is_active or each.is_over else replace(each, state=INTERRUPTED)
+            for each in run.reported_agents.values()
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 from ramet.concurrency.cuts import WorkCut
 from ramet.core.budget import Hold
 from ramet.core.errors import BudgetExceeded, MissingExtra, ModelFailed, RametError, Unknown
+from ramet.core.events import ForwardRefused
 from ramet.core.policy.rights import uncovered_models
 from ramet.host.charging import DEFAULT_OUTPUT_TOKENS, LEAST_OUTPUT_TOKENS, Account, pauses
 from ramet.host.forwarding.request_reservation import HOLD_S, HoldTimedOut, RequestsUnderWay, reserve
@@ -27,6 +28,7 @@ from ramet.host.forwarding.upstream import (
     request_headers,
 )
 from ramet.host.gateway import Gateway
+from ramet.models.retry_after import retry_after_s
 from ramet.models.wires.contract import Operation, RefusalKind, RequestRefused, UsageReader, Wire, WireRequest
 from ramet.models.wires.input_estimate import estimate_tokens, media_in
 from ramet.models.wires.wires import WIRES
@@ -47,6 +49,9 @@ FREE_RATE_PER_S, FREE_BURST = 5.0, 60.0
 #: The largest reply, and the largest text of an error.
 MAX_REPLY_BYTES, MAX_ERROR_BYTES = 128 * 1024 * 1024, 1024 * 1024
 _FIRST_ERROR_STATUS: Final = 400
+_TOO_MANY_REQUESTS: Final = 429
+#: Refusals with 429 of one sandbox that are recorded: a program may name any number of models.
+MAX_RECORDED_REFUSALS: Final = 20
 
 
 class Forwarder:
@@ -73,6 +78,7 @@ class RunForwarding:
         self._forwarder, self._context, self._rights = forwarder, context, rights
         self._free, self._free_at = FREE_BURST, context.clock.monotonic()
         self._recorded_refusal: tuple[str, str] | None = None
+        self._recorded_429s: set[tuple[str, str]] = set()
         self.refusal: BudgetExceeded | None = None  #: of the newest request for a generation
 
     async def forward(self, request: ForwardedRequest, reply: ReplyStream) -> None:
@@ -85,10 +91,19 @@ class RunForwarding:
         except RequestRefused as refusal:
             if reply.is_started:
                 raise ModelFailed(wire.name, refusal.reason) from None
+            if refusal.kind is RefusalKind.BUSY:
+                self._record_429(wire.name, "host")
             await _send_refusal(wire, refusal, reply)
 
     async def refuse(self, request: ForwardedRequest, reply: ReplyStream, reason: str) -> None:
-        await _send_refusal(_wire(request.wire), RequestRefused(RefusalKind.BUSY, reason), reply)
+        wire = _wire(request.wire)
+        self._record_429(wire.name, "host")
+        await _send_refusal(wire, RequestRefused(RefusalKind.BUSY, reason), reply)
+
+    def _record_429(self, model: str, by: str, wait_s: float | None = None) -> None:
+        if (model, by) not in self._recorded_429s and len(self._recorded_429s) < MAX_RECORDED_REFUSALS:
+            self._recorded_429s.add((model, by))
+            self._context.emit(ForwardRefused, model=model, by=by, wait_s=wait_s)
 
     async def _forward(self, wire: Wire, request: ForwardedRequest, reply: ReplyStream) -> None:
         parsed = wire.parse(request.method, request.path, request.query, request.headers, request.body)
@@ -141,6 +156,8 @@ class RunForwarding:
                 return False
             _raise_for_program(failure, error)
         if reader is None:
+            if exchange.status == _TOO_MANY_REQUESTS:
+                self._record_429(exchange.model, "provider", retry_after_s(exchange.headers, context.clock.now()))
             account.settle_failed(hold, ModelFailed(exchange.model, "the provider refused it", status=exchange.status))
         else:
             account.settle_usage(hold, reader.finish())
@@ -222,6 +239,7 @@ class _Exchange:
         self._request, self._parsed, self._reply = request, parsed, reply
         self.model = parsed.model or wire.name
         self.status: int | None = None  #: of an answer that is no reply of a model
+        self.headers: Mapping[str, str] = {}  #: of such an answer
         self.has_output = False  #: a reply of the model has begun
 
     async def run(self, body: bytes) -> UsageReader | None:
@@ -233,7 +251,7 @@ class _Exchange:
         url = self._upstream.base_url + self._parsed.path
         async with self._client.stream(self._request.method, url, headers=headers, content=body or None) as response:
             if response.status_code >= _FIRST_ERROR_STATUS:
-                self.status = response.status_code
+                self.status, self.headers = response.status_code, response.headers
                 await self._pass_error(response)
                 return None
             if not response.is_success:

@@ -42,6 +42,7 @@ _EVENT_FIELDS: Mapping[type[Event], tuple[str, ...]] = {
     events.AgentCreated: ("name", "handle"),
     events.StateCommitted: ("state", "branch", "commit", "keys"),
     events.BudgetRefused: ("resource", "asked", "left", "scope"),
+    events.ForwardRefused: ("model", "by", "wait_s"),
     events.ClampEvent: ("field", "asked", "given"),
     events.Compacted: ("before_messages", "after_messages", "before_tokens", "after_tokens"),
     events.EndpointAsked: ("host", "port", "allowed"),

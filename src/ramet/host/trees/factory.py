@@ -212,6 +212,7 @@ class TreeFactory:
             programs=self.programs,
             mcp_client=SdkClient(),
             approve=inbox.ask,
+            withdraw_restored=inbox.withdraw_restored,
             safety=plan.gate,
             decide=self.decide,
             permissions=plan.permissions or NO_PERMISSIONS,

@@ -14,6 +14,8 @@ from ramet.services.contract import AgentType
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
+    from ramet.agent.external.external import External
+
 GROUP: Final = "ramet.agent_types"
 _METHODS: Final = ("check", "open")
 _ACCEPTED: Final = "an agent type (ramet.services.contract.AgentType), or a class that makes one without arguments"
@@ -61,16 +63,22 @@ class AgentTypes(Mapping[str, AgentType]):
         return self._plugins
 
 
-def create_default_types(models: Mapping[str, str | BaseChatModel] | None = None) -> Mapping[str, AgentType]:
-    """Return the default agent types of a server: llm, function, command, and plugins.
+def create_default_types(
+    models: Mapping[str, str | BaseChatModel] | None = None, programs: Mapping[str, External] | None = None
+) -> Mapping[str, AgentType]:
+    """Return the default agent types of a server: llm, function, command, external, and plugins.
 
-    The default model of llm needs no key. `models` are the server's own names for models.
+    The default model of llm needs no key. `models` are the server's own names for models, and `programs` the operator's
+    programs of other makers.
     """
     from ramet.services.agent_types.command.type import CommandType
+    from ramet.services.agent_types.external.type import ExternalType
     from ramet.services.agent_types.function.type import FunctionType
     from ramet.services.agent_types.llm.type import LlmType
 
-    return AgentTypes([LlmType(models, default="offline"), FunctionType(), CommandType()])
+    return AgentTypes(
+        [LlmType(models, default="offline"), FunctionType(), CommandType(), ExternalType(programs, models)]
+    )
 
 
 def _plugins() -> Mapping[str, Sequence[importlib.metadata.EntryPoint]]:

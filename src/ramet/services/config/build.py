@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
+from ramet.agent.external.external import External
 from ramet.core.ids import safe_name
 from ramet.core.liveness.watch_settings import Watch
 from ramet.disk.state_folder import JOURNAL, state_folder
@@ -62,7 +63,7 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
         "policy_adapter": None if config.policy_adapter is None else find_policy_adapter(config.policy_adapter),
         "policy_timeout_s": float(config.policy_timeout_s),
         "address": config.address,
-        "types": create_default_types(ModelAliases(config.models, environ)),
+        "types": create_default_types(ModelAliases(config.models, environ), programs_of(config)),
         "token": None if config.token is None else config.token.read(environ),
         "teams": config.teams,
         "notify": {name: each.target(f"notify.{name}", environ) for name, each in config.notify.items()},
@@ -150,6 +151,11 @@ def rules_of(config: Config) -> Rules:
         models = (*models, *(config.models[name].model for name in models if name in config.models))
     settings: dict[str, Any] = {**structs.asdict(rules), "models": models}
     return Rules(agents=config.limits.agents, keep_failed_s=config.limits.keep_failed_s, **settings)
+
+
+def programs_of(config: Config) -> Mapping[str, External]:
+    """Return the operator's programs of other makers, by name."""
+    return {name: each.external for name, each in config.external.items()}
 
 
 def turn_limits(limits: ServiceLimits) -> TurnLimits:

@@ -20,6 +20,7 @@ from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name
 from ramet.core.liveness.watch_settings import ACTIONS, MAX_SAME_CALL
 from ramet.services.config import validators
+from ramet.services.config.external_programs import ExternalSettings, external_of
 from ramet.services.config.notification_targets import NotifySettings, notify_of
 from ramet.services.config.settings import (
     TOKEN_VARIABLE,
@@ -62,6 +63,7 @@ class Config(Struct, frozen=True, kw_only=True):
     kernel: str | None = None  #: None: derived from the listening address
     address: str | None = None  #: None: the listening address
     models: Mapping[str, ModelAlias] = {}
+    external: Mapping[str, ExternalSettings] = {}  #: programs of other makers, by name
     limits: ServiceLimits = ServiceLimits()
     retention: RetentionSettings = RetentionSettings()
     bundles: BundleSettings = BundleSettings()
@@ -110,6 +112,7 @@ SETTINGS: Final = (
     Setting("policy_adapter", _plain_check(validators.policy_adapter_of)),
     Setting("policy_timeout_s", _plain_check(validators.parse_int(1, 3_600)), number=True),
     Setting("models", validators.model_of, many=True),
+    Setting("external", external_of, many=True),
     Setting("limits.body_bytes", _plain_check(validators.parse_int(1_024, 2**31)), number=True),
     Setting("limits.queue", _plain_check(validators.parse_int(0, 10_000)), number=True),
     Setting("limits.agents", _plain_check(validators.parse_int(1, 1_000_000)), number=True),

@@ -22,6 +22,7 @@ from ramet.host.runtime import AgentRuntime
 from ramet.services.contract import (
     AgentSpec,
     AgentType,
+    CompletesPolicy,
     Image,
     ImageStore,
     SpawnAgent,
@@ -132,7 +133,7 @@ class Checks:
         if row.run and policy is not None and row.policy is None:
             accepted = "a policy; it worked in the host, and rules.sandboxed of this server is not false"
             raise InvalidValue("policy", None, accepted)
-        return policy
+        return type.complete_policy(info, policy) if isinstance(type, CompletesPolicy) else policy
 
     def _loaded_bundles(self, row: AgentRow, image: Image) -> AgentImportDir:
         return AgentImportDir(

@@ -89,6 +89,7 @@ class RunBuilder:
             pauses=self._supervisor.pauses,
             meter=services.meter,
             approve=services.approve,
+            withdraw_restored=services.withdraw_restored,
             safety=services.safety,
             permissions=services.permissions,
             spill=services.spill(info),

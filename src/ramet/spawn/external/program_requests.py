@@ -6,6 +6,7 @@ costs or decides. Its model requests are bound elsewhere, by what its provider r
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from typing import Any, Final, NamedTuple
 
@@ -54,7 +55,8 @@ class ProgramRequests:
     def __init__(self, run: Run) -> None:
         self._run, self._context = run, run.context
         self._open: dict[str, _OpenCall] = {}  #: by the program's own id
-        self._question_count = self._report_count = self._reply_size = 0
+        self._questions: dict[int, asyncio.Task[Any]] = {}  #: that wait for an answer, by request
+        self._report_count = self._reply_size = 0
         self._plan: tuple[PlanStep, ...] = ()
 
     async def start_call(self, request: guest_to_host.StartToolCall) -> None:
@@ -83,13 +85,18 @@ class ProgramRequests:
         context.spend(Usage(tool_calls=1))
 
     async def ask_permission(self, request: guest_to_host.AskPermission) -> ApprovalReply:
-        """Ask hooks, permission rules, a person and the safety gate about a call. The program is never believed."""
+        """Ask hooks, permission rules, a person and the safety gate about a call. The program is never believed.
+
+        Raises CancelledError if the program withdraws the question: nothing is answered then.
+        """
         self._count_report()
-        if self._question_count >= MAX_QUESTIONS:
+        if len(self._questions) >= MAX_QUESTIONS:
             raise ProtocolError(f"more than {MAX_QUESTIONS} questions wait for an answer")
+        asking = asyncio.current_task()
+        assert asking is not None, "each request has a task of its own"
         call, args = self._open.get(request.call_id), self._masked(request.args)
         question = f"{self._run.agent.name} asks whether it may use {request.tool}"
-        self._question_count += 1
+        self._questions[request.id] = asking
         try:
             await pass_gates(
                 self._context,
@@ -102,8 +109,13 @@ class ProgramRequests:
         except Denied as denial:
             return ApprovalReply(allowed=False, reason=str(denial))
         finally:
-            self._question_count -= 1
+            self._questions.pop(request.id, None)
         return ApprovalReply(allowed=True)
+
+    def withdraw(self, request: int) -> bool:
+        """Withdraw a question whose turn has ended; return False if no such question waits."""
+        asking = self._questions.pop(request, None)
+        return asking is not None and asking.cancel()
 
     def receive(self, message: GuestMessage) -> bool:
         """Record what a program reports; return False for a message of another kind. Raises ProtocolError."""
@@ -131,7 +143,9 @@ class ProgramRequests:
         return True
 
     def close(self) -> None:
-        """Record the end of calls that the program left open."""
+        """Record the end of the calls and questions that the program left open."""
+        if self._context.withdraw_restored is not None:
+            self._context.withdraw_restored(self._run.info.id)
         for call in self._open.values():
             self._emit_end(call, "cancelled", "")
         self._open.clear()

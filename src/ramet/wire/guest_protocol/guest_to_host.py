@@ -213,7 +213,7 @@ class WindowUpdate(GuestMessage, frozen=True, kw_only=True, tag="window_update")
 
 
 class ResetStream(GuestMessage, frozen=True, kw_only=True, tag="reset_stream"):
-    """End a forwarded request: its program has left. It gets no answer."""
+    """End a forwarded request whose program has left, or a question whose turn has ended. It gets no answer."""
 
     request: Count
 

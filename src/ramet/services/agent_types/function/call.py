@@ -15,8 +15,8 @@ from ramet.core.events import SandboxStarted
 from ramet.core.outcome import Result, Status
 from ramet.services.agent_types import conversation_log
 from ramet.services.agent_types.conversation_log import AnswerText, ConversationTurn
-from ramet.services.agent_types.llm.resume_turn import ReplayFilter
 from ramet.services.agent_types.outcome import problem_of
+from ramet.services.agent_types.resume_turn import ReplayFilter
 from ramet.services.problems import error_of, public_message
 from ramet.spawn.handle import Handle
 from ramet.spawn.lifecycle.run_results import RECORDED_CHARS

@@ -22,11 +22,12 @@ from ramet.host.session import Session
 from ramet.services.agent_types import imports
 from ramet.services.agent_types.bundle_operations import LoadBundle, UnloadBundle
 from ramet.services.agent_types.gates import gate_of
-from ramet.services.agent_types.llm.agent import Compact, ListTools, LlmAgent, SetModel
+from ramet.services.agent_types.llm.agent_operations import Compact, ListTools, LlmOperations, SetModel
 from ramet.services.agent_types.llm.restart import PreviousUsage, previous_messages, previous_usage
 from ramet.services.agent_types.llm.settings import MODEL, AgentSettings, code_tools, image_skills, served_skills
 from ramet.services.agent_types.outcome import remaining_limits
 from ramet.services.agent_types.sandbox import isolation_of, policy_of
+from ramet.services.agent_types.session_agent import SessionAgent
 from ramet.services.agent_types.tool_schemas import tools_of
 from ramet.services.contract import AgentSpec, Image, RunningAgent
 from ramet.services.formats.registry import FORMATS
@@ -118,7 +119,14 @@ class LlmType:
         else:
             session = await self._start_session(spec, policy, earlier_usage)
             settings = AgentSettings(spec, session.handle(session.id).run)
-        return LlmAgent(session, spec, isolation, self.model, settings, earlier_usage.used_before(session.id))
+        return SessionAgent(
+            session,
+            spec,
+            isolation,
+            earlier_usage.used_before(session.id),
+            show_tools=spec.info.show_tools,
+            operations=LlmOperations(session, spec, self.model, settings),
+        )
 
     def model(self, name: str) -> str | BaseChatModel:
         """Return the server's model of that name, or the name itself for a provider's model.

@@ -1,61 +1,42 @@
-"""An agent of the type "llm": a session, answering in a transport format."""
+"""An agent whose conversation is a session: its turns, answered in a transport format."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, ToolMessage
-from langchain_core.tools import BaseTool
-from langchain_core.utils.function_calling import convert_to_openai_tool
-from msgspec import Struct
 
 from ramet.core.errors import Aborted, Bug
 from ramet.core.events import Event, MessageDiscarded, MessageRecorded, SandboxStarted, ToolStarted
 from ramet.core.lifecycle import State
 from ramet.core.outcome import ErrorInfo, Result, Status, Usage
 from ramet.host.session import Session
-from ramet.host.trees import reconfigure
-from ramet.services.agent_types import bundle_operations
-from ramet.services.agent_types.bundle_operations import LoadBundle, UnloadBundle
-from ramet.services.agent_types.llm.resume_turn import ReplayFilter, ResumedTurn
-from ramet.services.agent_types.llm.settings import AgentSettings
 from ramet.services.agent_types.outcome import problem_of, resource_amounts, used_since
+from ramet.services.agent_types.resume_turn import ReplayFilter, ResumedTurn
+from ramet.services.agent_types.turn_text import BEGINS_AGAIN, TextAssembler
 from ramet.services.contract import AgentSpec
 from ramet.services.formats.registry import AnswerWriter, format_of
 from ramet.services.formats.request import Stop
 
-if TYPE_CHECKING:
-    from langchain_core.language_models import BaseChatModel
-
 _ROLES = {"human": "user", "ai": "assistant"}
 _LENGTH_REASONS = frozenset({"length", "max_tokens", "MAX_TOKENS"})  #: providers' stop reasons of a cut-off reply
-_MAX_ARGS_CHARS = 200  #: characters of a tool call's arguments
-BEGINS_AGAIN = "[the reply was cut off; it begins again]"
 
 
-class ListTools(Struct, forbid_unknown_fields=True):
-    """List the tools of the agent's next turn: `name`, `description` and `input_schema` (a JSON schema) of each."""
+class SessionOperations(Protocol):
+    """The operations of an agent type on the session of one agent."""
+
+    async def control(self, operation: Any) -> Any:
+        """Execute an operation; the answer is plain data."""
+
+    async def wait_idle(self) -> None:
+        """Wait until no operation prevents a turn."""
 
 
-class SetModel(Struct, forbid_unknown_fields=True):
-    """Set the model for the agent's next model calls. The answer contains the name of the `model`."""
-
-    model: str
-
-
-class Compact(Struct, forbid_unknown_fields=True):
-    """Compact the agent's conversation now.
-
-    The answer contains whether it was `compacted`, and the number of `messages`.
-    """
-
-
-class LlmAgent:
-    """An agent of the type "llm": one conversation."""
+class SessionAgent:
+    """An agent with a session: one conversation."""
 
     restarts_turn = False  #: no other kernel begins a turn again, since its text and actions are recorded
 
@@ -64,23 +45,22 @@ class LlmAgent:
         session: Session,
         spec: AgentSpec,
         isolation: str,
-        model: Callable[[str], str | BaseChatModel],
-        settings: AgentSettings,
         used_before: Usage,
+        *,
+        show_tools: bool,
+        operations: SessionOperations | None = None,
     ) -> None:
         """Serve a session that has started.
 
-        `model` returns a model by its name. `settings` are the applied settings of the run. `used_before` is the usage
-        of earlier trees.
+        `used_before` is the usage of earlier trees. With `show_tools`, answers contain tool calls as text.
+        `operations` is None for a type without operations.
         """
         self.isolation = isolation
         self.run = self.tree = session.id
-        self._session, self._clock = session, spec.runtime.clock
-        self._show_tools: bool = spec.info.show_tools
-        self._model, self._settings, self._spec = model, settings, spec
+        self._session, self._clock, self._spec = session, spec.runtime.clock, spec
+        self._show_tools, self._operations = show_tools, operations
         self._root = session.handle(session.id).run
         self._used_before = used_before
-        self._compaction: asyncio.Future[None] | None = None  #: set while the conversation is being compacted
         self._closing = False
         self.end: asyncio.Future[ErrorInfo | None] = asyncio.get_running_loop().create_future()
         #: the stream of a turn that another kernel began, until the turn is continued
@@ -169,32 +149,10 @@ class LlmAgent:
     # ---- operations
 
     async def control(self, operation: Any) -> Any:
-        """List the tools, load or unload a bundle, set the model, or compact the conversation.
-
-        Raises BusyError for a model change or a compaction during a turn. Raises InvalidValue, Unknown, Damaged for a
-        bundle.
-        """
-        match operation:
-            case ListTools():
-                return [_tool_document(tool) for tool in self._settings.tools]
-            case LoadBundle() | UnloadBundle():
-                return await bundle_operations.change(self._spec, operation, self._settings.check, self._settings.apply)
-            case SetModel():
-                self._spec.rules.check_model("model", operation.model)
-                return {"model": await self._settings.set_model(operation.model, self._model(operation.model))}
-            case Compact():
-                return {"compacted": await self._compact(), "messages": len(self._session.messages)}
-        raise Bug(f"an operation that was not declared: {type(operation).__name__}")
-
-    async def _compact(self) -> bool:
-        if self._compaction is not None:
-            await asyncio.shield(self._compaction)
-        self._compaction = asyncio.get_running_loop().create_future()
-        try:
-            return await reconfigure.compact(self._root)
-        finally:
-            self._compaction.set_result(None)
-            self._compaction = None
+        """Execute an operation of the agent's type. Raises its errors."""
+        if self._operations is None:
+            raise Bug(f"an operation that was not declared: {type(operation).__name__}")
+        return await self._operations.control(operation)
 
     # ----
 
@@ -245,10 +203,10 @@ class LlmAgent:
                 await self.interrupt()
 
     async def _wait_idle(self) -> None:
-        """Wait until a compaction has ended, and until the turn that a killed server began has ended."""
+        """Wait until no operation prevents a turn, and until the turn that a killed server began has ended."""
         self._close_turn_stream()
-        while self._compaction is not None:
-            await asyncio.shield(self._compaction)
+        if self._operations is not None:
+            await self._operations.wait_idle()
         if self._is_free():
             return
         async with aclosing(self._session.events(tree=False)) as events:
@@ -280,54 +238,6 @@ class LlmAgent:
         return "length" if _LENGTH_REASONS & {metadata.get("finish_reason"), metadata.get("stop_reason")} else "end"
 
 
-class TextAssembler:
-    """The text of a turn so far. Blank lines separate the replies of the model from each other and from notes."""
-
-    def __init__(self, show_tools: bool) -> None:
-        self._show_tools = show_tools
-        self._tail = ""  #: the last two characters of the text so far
-        self._needs_gap = False  #: whether the next text begins another reply
-
-    def piece(self, item: AIMessageChunk | Event) -> str:
-        """Return the text that this item adds; empty for most items."""
-        if isinstance(item, AIMessageChunk):
-            return self._add(str(item.text))
-        if isinstance(item, MessageRecorded):
-            self._needs_gap = True
-        elif isinstance(item, MessageDiscarded) and self._tail:
-            return self._note(BEGINS_AGAIN)
-        elif isinstance(item, ToolStarted) and self._show_tools:
-            shown = json.dumps(item.args, ensure_ascii=False, default=str)
-            return self._note(
-                f"[{item.tool} {shown if len(shown) <= _MAX_ARGS_CHARS else shown[:_MAX_ARGS_CHARS] + '…'}]"
-            )
-        return ""
-
-    def rest(self, result: Result) -> str:
-        """Return the text of a result that no reply contains."""
-        if isinstance(result.value, str):
-            return "" if self._tail else result.value
-        return self._note(json.dumps(result.value, ensure_ascii=False, default=str))
-
-    def _note(self, text: str) -> str:
-        self._needs_gap = True
-        added = self._add(text)
-        self._needs_gap = True
-        return added
-
-    def _add(self, text: str) -> str:
-        if not text:
-            return ""
-        if self._needs_gap and self._tail:
-            text = f"{_gap(self._tail)}{text}"
-        self._needs_gap, self._tail = False, (self._tail + text)[-2:]
-        return text
-
-
-def _gap(tail: str) -> str:
-    return "\n" * (2 - (len(tail) - len(tail.rstrip("\n"))))
-
-
 def _to_dict(message: BaseMessage) -> dict[str, Any]:
     plain: dict[str, Any] = {"role": _ROLES.get(message.type, message.type), "content": str(message.text)}
     if isinstance(message, AIMessage) and message.tool_calls:
@@ -336,8 +246,3 @@ def _to_dict(message: BaseMessage) -> dict[str, Any]:
     if isinstance(message, ToolMessage):
         plain |= {"tool_call_id": message.tool_call_id, "name": message.name, "status": message.status}
     return plain
-
-
-def _tool_document(tool: BaseTool) -> dict[str, Any]:
-    schema = convert_to_openai_tool(tool)["function"].get("parameters", {"type": "object", "properties": {}})
-    return {"name": tool.name, "description": tool.description, "input_schema": schema}

@@ -1,0 +1,1 @@
+"""Agents of the type "external": programs of other makers."""
