@@ -215,3 +215,12 @@ def test_import_ramet_loads_no_heavy_package() -> None:
     )
 
     assert set(HEAVY) & set(loaded.stdout.split()) == set()
+
+
+def test_sessions_and_guests_load_no_client_of_mcp() -> None:
+    """The package `mcp` is loaded in the host once an agent has a server, and in no process of an agent."""
+    program = "import sys, ramet, ramet.guest.serve; ramet.Session, ramet.AgentRuntime; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
+    assert "ramet.host.mcp.mcp_client" in loaded
+    assert {"mcp", "mcp_types"} & set(loaded) == set()

@@ -21,6 +21,7 @@ from ramet.core.errors import InvalidValue
 from ramet.core.ids import checked_name, safe_name
 from ramet.core.limits import Limits
 from ramet.core.liveness.watch_settings import NO_WATCH, Watch
+from ramet.core.mcp.server_entry import McpServer, as_servers
 from ramet.core.outcome import T
 from ramet.core.policy.capabilities import Capability
 from ramet.core.policy.policy import Policy
@@ -37,7 +38,7 @@ MEMORY_SCOPES = ("user", "project", "local")
 
 
 #: What only agents have whose loop is ramet's own.
-_OF_OWN_LOOP = ("tools", "disallowed_tools", "read_only", "output", "skills", "memory", "setup", "capabilities")
+_OF_OWN_LOOP = ("tools", "disallowed_tools", "read_only", "output", "skills", "memory", "setup", "capabilities", "mcp")
 
 R = TypeVar("R")
 
@@ -66,6 +67,8 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
     output: type[T] | Mapping[str, Any] | None = None  #: pydantic model, dataclass or JSON schema of the final answer
     skills: Sequence[str] = ()
     memory: Literal["user", "project", "local"] | None = None
+    #: servers of the Model Context Protocol, as entries of `.mcp.json` with their names; they run in its sandbox
+    mcp: Sequence[McpServer | Mapping[str, Any]] = ()
     hooks: Mapping[str, Any] | None = None
     background: bool = False
     isolation: str | None = None
@@ -126,6 +129,9 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
             OutputContract(self.output)
         if self.hooks is not None:
             config.read(self.hooks)
+        object.__setattr__(self, "mcp", as_servers(self.mcp))
+        if self.mcp and self.function is not None and not isinstance(self.function, ExternalFunction):
+            raise InvalidValue("mcp", self.function, "none for an agent that is a function: a model calls their tools")
         if self.external is not None:
             self._set_external(as_external(self.external))
         if self.function is not None and not callable(self.function):
@@ -135,6 +141,11 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
             raise InvalidValue("cache_ttl_seconds", ttl, "seconds above 0, or None")
         if self.scope not in PRECEDENCE:
             raise InvalidValue("scope", self.scope, " or ".join(PRECEDENCE))
+
+    @property
+    def mcp_servers(self) -> tuple[McpServer, ...]:
+        """Return the servers of the Model Context Protocol that it uses."""
+        return as_servers(self.mcp)
 
     @property
     def takes_prompt(self) -> bool:

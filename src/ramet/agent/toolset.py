@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ramet.agent.definition import Agent
 from ramet.agent.tool_entry import EVERYTHING, ToolEntry, parse_entry
 from ramet.core.errors import InvalidValue, NoToolsLeft
+from ramet.core.mcp.server_entry import McpServer
 from ramet.tools.dispatch import ALIASES, tool_flag
 
 if TYPE_CHECKING:
@@ -39,8 +40,9 @@ def resolve_tools(
 
     `own` has tools that the definition requests in another way (`memory: project`). They need no entry in the list, may
     be denied, and replace the parent's tool of the same name. Names are case-sensitive. At the depth limit
-    (`may_spawn=False`) the Agent tool is withheld. Forks are not resolved here: they keep their parent's list. Raises
-    NoToolsLeft if a non-empty list gave no tool at all, and InvalidValue if an entry cannot be parsed.
+    (`may_spawn=False`) the Agent tool is withheld. Forks are not resolved here: they keep their parent's list. Entries
+    for tools of the agent's MCP servers are passed over: see `allows_server_tool`. Raises NoToolsLeft if a non-empty
+    list gave no tool at all, and InvalidValue if an entry cannot be parsed.
     """
     own_by_name = _by_name(own)
     available_by_name = {
@@ -57,9 +59,28 @@ def resolve_tools(
             tools[name] = tool
         else:
             withheld.append(name)
-    if agent.tools and not tools.keys() & selected_tools.keys():
+    has_server_tools = any(_is_of_server(agent, each) for each in agent.tools or ())
+    if agent.tools and not has_server_tools and not tools.keys() & selected_tools.keys():
         raise NoToolsLeft(agent.name, tuple(_entry_name(entry) for entry in agent.tool_entries or ()))
     return Toolset(tuple(tools.values()), spawnable, (*unknown, *unknown_denials), not_spawnable, tuple(withheld))
+
+
+def allows_server_tool(agent: Agent, server: McpServer, name: str) -> bool:
+    """Return whether an agent may use a tool of one of its MCP servers, by the name that a model calls.
+
+    Lists of tools name one tool, or a whole server: `mcp__server`, `mcp__server__*`. A read-only agent gets none: the
+    word of a server about its tools is no proof.
+    """
+    names = {name, f"{server.tool_name('')}*", server.tool_name("").removesuffix("__"), EVERYTHING}
+    denied = {parse_entry(each, field="disallowed_tools").name for each in agent.disallowed_tools}
+    if agent.read_only or names & denied:
+        return False
+    return agent.tools is None or bool(names & {each.strip() for each in agent.tools if isinstance(each, str)})
+
+
+def _is_of_server(agent: Agent, entry: object) -> bool:
+    """Return whether an entry of an agent's lists is about tools of its MCP servers."""
+    return isinstance(entry, str) and any(each.covers(entry.strip()) for each in agent.mcp_servers)
 
 
 def _by_name(available: Iterable[BaseTool]) -> dict[str, BaseTool]:
@@ -92,7 +113,8 @@ def _denials(agent: Agent, available_by_name: Mapping[str, BaseTool]) -> _Denial
             continue
         denied_names = {entry.name, ALIASES.get(entry.name, entry.name)}
         names |= denied_names
-        if entry.name != EVERYTHING and not denied_names & available_by_name.keys():
+        is_known = entry.name == EVERYTHING or _is_of_server(agent, text)
+        if not is_known and not denied_names & available_by_name.keys():
             unknown.append(text)
     return _Denials(frozenset(names), frozenset(types), tuple(unknown))
 
@@ -111,6 +133,8 @@ def _allowances(agent: Agent, available_by_name: Mapping[str, BaseTool], *, is_c
     types: set[str] | None = None
     unknown: list[str] = []
     for each in agent.tool_entries or ():
+        if _is_of_server(agent, each):
+            continue
         if not isinstance(each, str):
             tool = _tool_object(agent, each, available_by_name, is_child=is_child)
         else:

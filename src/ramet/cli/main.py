@@ -26,6 +26,7 @@ _COMMANDS = {
     "images": "commands.images:images",
     "keep": "operate.gc:keep",
     "logs": "operate.logs:logs",
+    "mcp": "commands.mcp:mcp",
     "passages": "operate.safety_events:list_gate_events",
     "pause": "operate.pause:run_pause_command",
     "port": "operate.port:port",

@@ -99,7 +99,7 @@ def build_parser() -> Parser:
         dest="command", metavar="COMMAND", title="commands", prog=parser.prog, parser_class=Parser
     )
     add = adder(commands, EXIT_STATUSES)
-    for add_command in (_ask, _wrap, _agents, _trust, _config, _images):
+    for add_command in (_ask, _wrap, _agents, _mcp, _trust, _config, _images):
         add_command(add)
     add_verbs(commands, EXIT_STATUSES)
     return parser
@@ -213,6 +213,24 @@ def _agents(add: Add) -> None:
         verb_parser = each(f"agents {verb}", "[options]", text, description=text, bare=True)
         verb_parser.add_argument("--dir", type=parse_folder, default=".", help="the folder (default: this one)")
         verb_parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+
+
+def _mcp(add: Add) -> None:
+    mcp = add(
+        "mcp",
+        "list|test [--dir DIR]",
+        "list the MCP servers of a folder, or try one",
+        description="The MCP servers that the files of a folder name: .mcp.json, and agent files.",
+        bare=True,
+    )
+    each = adder(mcp.add_subparsers(dest="verb", metavar="VERB", title="verbs", prog=mcp.prog, required=True))
+    list_verb = each("mcp list", "[options]", "list the servers", description="List the servers.", bare=True)
+    text = "start a server in a sandbox that sees the folder, and list its tools"
+    test_verb = each("mcp test", "NAME [options]", text, description=text, bare=True)
+    test_verb.add_argument("name", type=parse_name, metavar="NAME", help="the server")
+    for verb in (list_verb, test_verb):
+        verb.add_argument("--dir", type=parse_folder, default=".", help="the folder (default: this one)")
+        verb.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 
 def _trust(add: Add) -> None:

@@ -317,6 +317,14 @@ class TaskFailed(RametError):
         super().__init__(f"{_truncate(task)}: {reason}" if task else reason)
 
 
+class McpServerFailed(RametError):
+    """A server of the Model Context Protocol that ended, broke the protocol, or did not answer in time."""
+
+    def __init__(self, server: str, reason: str) -> None:
+        self.server, self.reason = server, reason
+        super().__init__(f"the MCP server {_truncate(server)!r} failed: {reason}")
+
+
 class NeedsInput(RametError):
     """An agent asks a question before it can continue.
 

@@ -31,11 +31,14 @@ from ramet.core.budget import Budget
 from ramet.core.errors import Aborted, MailRefused, ProtocolError, TaskFailed
 from ramet.core.ids import Path, RunId
 from ramet.core.limits import NO_LIMITS
+from ramet.core.mcp.server_entry import as_servers
 from ramet.core.recipe import capability
 from ramet.guest import thread_channel
 from ramet.guest.async_channel import AsyncChannel
 from ramet.guest.authoring import set_wait_context
 from ramet.guest.interpreter import Interpreter
+from ramet.guest.mcp.server_processes import running_servers
+from ramet.guest.mcp.server_tools import server_tools
 from ramet.guest.namespace import namespace
 from ramet.guest.ports import ChannelHooks, ChannelModel, ChannelRecord, ResultFiles, approve, ask_safety_gate
 from ramet.guest.state import AgentState, ChannelState
@@ -146,7 +149,7 @@ class Work:
         payload = msgspec.json.decode(self._body[: start.json_size])
         context = _context(start, payload, self._body[start.json_size :], link)
         context.abort, context.mailbox = self._abort, self._mailbox
-        async with _interpreter(context, payload), _spill_results(context):
+        async with _interpreter(context, payload), _spill_results(context), _servers(context, start, link):
             params = QueryParams(
                 context=context,
                 max_turns=start.max_turns,
@@ -175,6 +178,17 @@ class Work:
 @asynccontextmanager
 async def _spill_results(context: ToolUseContext) -> AsyncGenerator[None]:
     with contextlib.closing(ResultFiles(context)) as context.spill:
+        yield
+
+
+@asynccontextmanager
+async def _servers(context: ToolUseContext, start: StartConversation, link: AsyncChannel) -> AsyncGenerator[None]:
+    """Keep the run's MCP servers running while the context is open, and add their tools to the run's."""
+    if not start.mcp:
+        yield
+        return
+    async with running_servers(link, as_servers(start.mcp), context.environ or {}, context.cwd):
+        context.tools = (*context.tools, *await server_tools(link))
         yield
 
 

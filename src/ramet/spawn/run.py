@@ -37,6 +37,7 @@ from ramet.spawn.served_ports import ServedPorts
 from ramet.spawn.tool_calls import ToolCallLedger
 from ramet.tools.context import ToolUseContext
 from ramet.tools.forwarding import OpenForwarding
+from ramet.tools.mcp.connection_port import McpClient
 from ramet.tools.run_info import RunInfo
 from ramet.tools.spawn_request import SpawnRequest
 from ramet.wire.code.capsule import PackedCall
@@ -89,6 +90,7 @@ class RunSandbox:
     #: Targets of the mounts of the operator's grant above it, or of its own, at that time (`ramet.isolation.mounts`).
     mount_roots: Mapping[str, str] = field(default_factory=dict)
     forwarding: OpenForwarding | None = None  #: for the model requests of a program in it
+    mcp_client: McpClient | None = None  #: for the servers that run in it
     missing_variables: tuple[str, ...] = ()  #: variables whose values only a sandbox that continues has
     clone: Clone | None = None  #: of a run that works in a clone of a repository
     folder: RunFolder | None = None

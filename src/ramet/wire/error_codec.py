@@ -38,6 +38,7 @@ _FIELDS: Final[Mapping[type[RametError], Mapping[str, Any]]] = {
     errors.InvalidValue: {"field": str, "value": str | int | float | bool | None, "accepted": str},
     errors.IsolationUnavailable: {"asked": str, "offered": str, "missing": _Names, "remedy": str},
     errors.MailRefused: {"to": str, "reason": str},
+    errors.McpServerFailed: {"server": str, "reason": str},
     errors.MergeConflict: {"kind": str, "key": str, "keys": _Names, "expected": int, "found": int},
     errors.MissingValue: {"field": str, "value": None, "accepted": str},
     errors.MissingExtra: {"feature": str, "extra": str},

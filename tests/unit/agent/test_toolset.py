@@ -11,7 +11,7 @@ from langchain_core.tools import BaseTool, StructuredTool
 
 from ramet.agent.builtin import builtin_agents
 from ramet.agent.definition import Agent
-from ramet.agent.toolset import Toolset, resolve_tools
+from ramet.agent.toolset import Toolset, allows_server_tool, resolve_tools
 from ramet.core.errors import InvalidValue, NoToolsLeft
 
 
@@ -109,6 +109,34 @@ def test_a_list_without_any_usable_tool_is_refused(
         resolve(tools, denied, **arguments)
 
     assert refusal.value.entries == tools
+
+
+@pytest.mark.parametrize(
+    ("tools", "denied", "allowed"),
+    [
+        (None, (), ("add", "sub")),
+        ((), (), ()),
+        (("*",), ("mcp__calc__sub",), ("add",)),
+        (("Read",), (), ()),
+        (("Read", "mcp__calc"), (), ("add", "sub")),
+        (("mcp__calc__*",), ("mcp__calc__add(1)",), ("sub",)),
+        (("mcp__calc__add",), (), ("add",)),
+        (("mcp__calc__add", "mcp__calc__sub(1)"), (), ("add",)),
+        (None, ("mcp__calc",), ()),
+        (None, ("mcp__calc__*",), ()),
+        (None, ("*",), ()),
+    ],
+)
+def test_tool_lists_select_tools_of_servers(tools: Any, denied: Any, allowed: tuple[str, ...]) -> None:
+    """Entries for a server name it or its tools, are not reported as unknown, and are tools enough for an agent."""
+    agent = Agent(name="x", tools=tools, disallowed_tools=denied, mcp=[{"name": "calc", "command": "calc"}])
+    [server] = agent.mcp_servers
+    toolset = resolve_tools(agent, AVAILABLE, may_spawn=True, is_child=False)
+
+    assert tuple(each for each in ("add", "sub") if allows_server_tool(agent, server, f"mcp__calc__{each}")) == allowed
+    assert toolset.unknown == ()
+    assert not allows_server_tool(agent.replace(read_only=True), server, "mcp__calc__add")
+    assert not server.covers("mcp__calculator__add")
 
 
 def test_withheld_tools_are_reported_apart_from_unknown_ones() -> None:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from ramet.agent.definition import Agent, Scope
@@ -18,6 +19,7 @@ from ramet.agent.schemas.schema import JsonSchema
 from ramet.agent.tool_entry import SPAWNERS, parse_entry, split_entries
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.limits import Limits
+from ramet.core.mcp.server_entry import McpServer, as_servers
 
 MAX_FILE = 256 * 1024
 MAX_ENTRIES = 500
@@ -30,7 +32,9 @@ _SPELLINGS = {
     "initialPrompt": "initial_prompt",
     "budgetNote": "budget_note",
 }
-_UNSUPPORTED_KEYS = ("mcp_servers", "effort", "color")
+_UNSUPPORTED_KEYS = ("effort", "color")
+#: Keys that name commands, and the fields of an agent that they set.
+_RUNNING_KEYS = {"hooks": "hooks", "mcpServers": "mcp"}
 _UNSUPPORTED_MODES = ("acceptEdits", "dontAsk")
 _LIMITS = tuple(each.name for each in fields(Limits))
 
@@ -43,14 +47,24 @@ class AgentFile(NamedTuple):
 
 
 def has_user_authority(scope: Scope, *, trusted: bool) -> bool:
-    """Return whether a file may have hooks and the user's notes: a folder or plugin does not speak for the user."""
+    """Return whether a file may name commands and use the user's notes: a folder or plugin does not speak for one."""
     return scope in ("managed", "call", "user") or (scope == "project" and trusted)
 
 
-def parse_agent(text: str, *, source: Path, scope: Scope, trusted: bool = False) -> AgentFile:
-    """Parse one file's text. Raises InvalidValue, with the file, the key, the value and the accepted values."""
+def parse_agent(
+    text: str,
+    *,
+    source: Path,
+    scope: Scope,
+    trusted: bool = False,
+    servers: Mapping[str, McpServer] = MappingProxyType({}),
+) -> AgentFile:
+    """Parse one file's text; `servers` are those that it may name.
+
+    Raises InvalidValue, with the file, the key, the value and the accepted values.
+    """
     front = frontmatter.parse(text, source=source)
-    reader = _Reader(source, _rename_keys(front.keys, source))
+    reader = _Reader(source, _rename_keys(front.keys, source), servers)
     notes = [*front.notes]
     for key in reader.keys:
         if key not in _READERS and key not in _UNSUPPORTED_KEYS:
@@ -72,13 +86,14 @@ def parse_agent(text: str, *, source: Path, scope: Scope, trusted: bool = False)
     if values.get("memory") == "user" and not has_authority:
         scope_hint = "; user once the folder is trusted: ramet trust DIR" if scope == "project" else ""
         raise InvalidValue(f"{source}: memory", "user", f"project or local{scope_hint}")
-    if values.get("hooks") and not has_authority:
-        del values["hooks"]
-        notes.append(
-            "hooks: off until the folder is trusted (ramet trust DIR)"
-            if scope == "project"
-            else "hooks: off in a plugin"
-        )
+    for key, field in _RUNNING_KEYS.items():
+        if values.get(field) and not has_authority:
+            del values[field]
+            notes.append(
+                f"{key}: off until the folder is trusted (ramet trust DIR)"
+                if scope == "project"
+                else f"{key}: off in a plugin"
+            )
     try:
         agent = Agent(**values, instructions=front.body, scope=scope, source=source)
     except InvalidValue as error:
@@ -89,8 +104,9 @@ def parse_agent(text: str, *, source: Path, scope: Scope, trusted: bool = False)
 class _Reader:
     """A reader of one file's keys, which collects notes."""
 
-    def __init__(self, source: Path, keys: dict[str, Any]) -> None:
+    def __init__(self, source: Path, keys: dict[str, Any], known_servers: Mapping[str, McpServer]) -> None:
         self.source, self.keys, self.notes = source, keys, list[str]()
+        self._known_servers = known_servers
 
     def refuse(self, key: str, accepted: str, value: object = None) -> InvalidValue:
         """Return the error for a key whose value, or part of it, is invalid."""
@@ -172,6 +188,29 @@ class _Reader:
             raise InvalidValue(f"{self.source}: {key}", "its hooks", str(error)) from None
         return {key: hooks}
 
+    def servers(self, key: str) -> dict[str, Any]:
+        """Return the servers of a mapping from names to entries of `.mcp.json`, or of a list of names and mappings.
+
+        A name is one of the project's `.mcp.json`.
+        """
+        value = self.plain(key)
+        entries: list[dict[str, Any] | McpServer] = []
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, str):
+                if each in self._known_servers:
+                    entries.append(self._known_servers[each])
+                else:
+                    self.notes.append(f"mcpServers: {each}: no server of .mcp.json in a trusted folder")
+                continue
+            if not isinstance(each, dict) or not all(isinstance(entry, dict) for entry in each.values()):
+                accepted = "names of servers, or a mapping from names to their command, args and env"
+                raise self.refuse(key, accepted, each)
+            entries += [{**entry, "name": name} for name, entry in each.items()]
+        try:
+            return {"mcp": as_servers(entries)}
+        except InvalidValue as error:
+            raise InvalidValue(f"{self.source}: {error.field}", error.value, error.accepted) from None
+
     def schema(self, key: str) -> dict[str, Any]:
         if not isinstance(self.keys[key], dict):
             raise self.refuse(key, "a JSON schema, as a mapping")
@@ -207,6 +246,7 @@ _READERS: Mapping[str, Callable[[_Reader, str], dict[str, Any]]] = {
     "max_turns": _Reader.raw_value,
     "skills": _Reader.names,
     "hooks": _Reader.hooks,
+    "mcp_servers": _Reader.servers,
     "memory": _Reader.raw_value,
     "background": _Reader.flag,
     "isolation": _Reader.raw_value,

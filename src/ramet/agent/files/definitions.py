@@ -18,6 +18,7 @@ from ramet.agent.builtin import builtin_agents
 from ramet.agent.definition import PRECEDENCE, Agent
 from ramet.agent.files.agent_file import MAX_FILE, AgentFile, parse_agent
 from ramet.agent.files.bounded_read import FileStamp, Unreadable, read_text
+from ramet.agent.files.mcp_file import ServerFile, read_server_file
 from ramet.agent.files.search_paths import (
     Candidate,
     Problem,
@@ -81,9 +82,15 @@ class Definitions(Mapping[str, Agent]):
     """The definitions as of the last `refresh()`."""
 
     def __init__(
-        self, search_paths: Sequence[SearchPath], fixed_agents: Sequence[Agent], *, trusted: bool = False
+        self,
+        search_paths: Sequence[SearchPath],
+        fixed_agents: Sequence[Agent],
+        *,
+        trusted: bool = False,
+        project_dir: Path | None = None,
     ) -> None:
         self._search_paths, self._fixed_agents = tuple(search_paths), tuple(fixed_agents)
+        self._project_dir, self._server_file = project_dir, ServerFile()
         self._entries: dict[Path, _Entry] = {}
         self._state: object = None
         self._view = Snapshot({}, (), (), ())
@@ -121,11 +128,13 @@ class Definitions(Mapping[str, Agent]):
         verdict on the project; without it, a changed file of a project is read without its hooks.
         """
         entries: dict[Path, _Entry] = {}
-        obstacles: list[Problem] = []
+        has_new_servers = self._read_servers(trusted)
+        obstacles: list[Problem] = list(self._server_file.problems)
         for search_path in self._search_paths:
             for candidate in agent_files(search_path):
                 if isinstance(candidate, Candidate):
-                    entries[candidate.path] = self._current(search_path, candidate, trusted)
+                    must_parse = has_new_servers or (trusted is not None and search_path.scope == "project")
+                    entries[candidate.path] = self._current(search_path, candidate, trusted, must_parse=must_parse)
                 elif candidate.path in self._entries:
                     entries[candidate.path] = self._make_failed_entry(
                         self._entries[candidate.path], candidate.reason, trusted
@@ -141,10 +150,19 @@ class Definitions(Mapping[str, Agent]):
         self._view = _assemble([*self._candidates(entries)], [*obstacles, *_problems(entries)], _notes(entries))
         return True
 
-    def _current(self, search_path: SearchPath, candidate: Candidate, trusted: bool | None) -> _Entry:
+    def _read_servers(self, trusted: bool | None) -> bool:
+        """Read the servers of the project again, with a verdict on it; return True if they have changed."""
+        if trusted is None or self._project_dir is None:
+            return False
+        known_servers = self._server_file.servers
+        self._server_file = read_server_file(self._project_dir) if trusted else ServerFile()
+        return self._server_file.servers != known_servers
+
+    def _current(
+        self, search_path: SearchPath, candidate: Candidate, trusted: bool | None, *, must_parse: bool
+    ) -> _Entry:
         """Return the entry of an existing file: the known one, if it is still valid."""
         known_entry = self._entries.get(candidate.path)
-        must_parse = trusted is not None and search_path.scope == "project"
         if known_entry is not None and known_entry.stamp == candidate.stamp and not must_parse:
             return known_entry
         now = time.time_ns()  # the scale of the file's own times; a wrong clock costs a second reading
@@ -157,7 +175,13 @@ class Definitions(Mapping[str, Agent]):
         except Unreadable as error:
             return self._make_failed_entry(known_entry or _Entry(search_path, None, b"", None), error.reason, trusted)
         try:
-            file = parse_agent(text, source=candidate.path, scope=search_path.scope, trusted=bool(trusted))
+            file = parse_agent(
+                text,
+                source=candidate.path,
+                scope=search_path.scope,
+                trusted=bool(trusted),
+                servers=self._server_file.servers,
+            )
         except InvalidValue as error:
             reason = str(error).removeprefix(f"{candidate.path}: ")
             failed_entry = self._make_failed_entry(known_entry or _Entry(search_path, None, b"", None), reason, trusted)
@@ -168,7 +192,7 @@ class Definitions(Mapping[str, Agent]):
         file = known_entry.file
         if file is not None and trusted is False and known_entry.search_path.scope == "project":
             memory = None if file.agent.memory == "user" else file.agent.memory
-            file = AgentFile(file.agent.replace(hooks=None, memory=memory), file.notes)
+            file = AgentFile(file.agent.replace(hooks=None, mcp=(), memory=memory), file.notes)
         consequence = "skipped" if file is None else "the version read before stays in use"
         return _Entry(known_entry.search_path, None, b"", file, f"{reason}; {consequence}")
 
@@ -221,7 +245,7 @@ def load_definitions(
     ]
     # Copies: what a program declares for an agent later does not change trees that are open.
     fixed_agents = (*(agent.replace(scope="call") for agent in call), *builtin_agents())
-    return Definitions(_without_duplicates(search_paths), fixed_agents, trusted=trusted)
+    return Definitions(_without_duplicates(search_paths), fixed_agents, trusted=trusted, project_dir=project_dir)
 
 
 def _without_duplicates(search_paths: Iterable[SearchPath]) -> list[SearchPath]:

@@ -6,7 +6,7 @@ secrets in a step of a composition. A composition is its shape, and its steps as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -25,6 +25,7 @@ from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import Bug, DefinitionMissing, InvalidValue
 from ramet.core.limits import Limits
 from ramet.core.liveness.watch_settings import watch_from
+from ramet.core.mcp.server_entry import McpServer, as_server
 from ramet.core.policy.policy import Policy, from_json, to_public_dict
 from ramet.core.recipe import capability
 from ramet.host.serialize.references import reference_of, resolve
@@ -57,6 +58,8 @@ def recipe(agent: Agent) -> dict[str, Any]:
         data["function"] = _encode_function(agent.function)
     if agent.output is not None:
         data["output"] = dict(agent.output) if isinstance(agent.output, Mapping) else _encode_type(agent.output)
+    if agent.mcp:
+        data["mcp"] = [each.as_record() for each in agent.mcp_servers]
     if agent.hooks is not None:
         data["hooks"] = {"@object": agent.name} if not _is_plain(agent.hooks) else msgspec.to_builtins(agent.hooks)
     if agent.policy is not None:
@@ -98,6 +101,8 @@ def agent_of(data: Mapping[str, Any], *, agents: Mapping[str, Agent], model: Cal
             fields["model"] = model(encoded["@object"])
     if "external" in data:
         fields["external"] = External(**data["external"])
+    if "mcp" in data:
+        fields["mcp"] = _decode_servers(data["mcp"], supplied)
     if "function" in data:
         fields["function"] = _decode_function(
             data["function"], supplied, lambda step: agent_of(step, agents=agents, model=model)
@@ -140,6 +145,19 @@ def _decode_function(data: Mapping[str, Any], supplied: Agent | None, step: Deco
 
     missing.__name__ = name.rpartition(".")[2] or "function"
     return missing
+
+
+def _decode_servers(entries: Sequence[Mapping[str, Any]], supplied: Agent | None) -> tuple[McpServer, ...]:
+    """Return the servers, with the variables of the supplied ones. Raises DefinitionMissing for one that is missing."""
+    supplied_servers = {} if supplied is None else {each.name: each for each in supplied.mcp_servers}
+    servers: list[McpServer] = []
+    for entry in entries:
+        supplied_env = supplied_servers[entry["name"]].env if entry["name"] in supplied_servers else {}
+        env = {name: supplied_env.get(name) if value is None else value for name, value in entry.get("env", {}).items()}
+        if missing := [name for name, value in env.items() if value is None]:
+            raise DefinitionMissing("variables of the MCP server", f"{entry['name']}: {', '.join(missing)}")
+        servers.append(as_server({**entry, "env": env}))
+    return tuple(servers)
 
 
 def _encode_type(kind: Any) -> dict[str, Any]:

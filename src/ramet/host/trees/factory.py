@@ -37,6 +37,7 @@ from ramet.host.journal.blobs import store_blob
 from ramet.host.journal.journal import Journal
 from ramet.host.journal.recorder import Recorder
 from ramet.host.journal.result_cache import KeptResults
+from ramet.host.mcp.mcp_client import SdkClient
 from ramet.host.notifications.notifier import Notifier
 from ramet.host.observability.audit import Audit
 from ramet.host.observability.telemetry import Telemetry
@@ -209,6 +210,7 @@ class TreeFactory:
             meter=self.gateway.meter,
             forwarding=self.forwarder.open,
             programs=self.programs,
+            mcp_client=SdkClient(),
             approve=inbox.ask,
             withdraw_restored=inbox.withdraw_restored,
             safety=plan.gate,

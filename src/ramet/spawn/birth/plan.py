@@ -38,6 +38,7 @@ from ramet.spawn.grants import (
     narrowed_to,
     program_of,
 )
+from ramet.spawn.mcp.server_connections import without_server_tools
 from ramet.spawn.ports import TreePorts
 from ramet.spawn.run import Run
 from ramet.tools.spawn_request import SpawnRequest, check_request
@@ -121,7 +122,8 @@ def plan_birth(
     else:
         may_spawn = parent.info.depth + 1 < limits.depth
         own_tools = services.own_tools(agent, cwd)
-        toolset = resolve_tools(agent, parent.context.tools, may_spawn=may_spawn, is_child=True, own=own_tools)
+        available = without_server_tools(parent.context.tools)
+        toolset = resolve_tools(agent, available, may_spawn=may_spawn, is_child=True, own=own_tools)
         system = system_messages(agent, cwd, services)
     if request.model not in (None, "inherit"):
         agent = agent.replace(model=request.model)
@@ -195,6 +197,7 @@ def _with_rights(plan: Plan, parent: Run | None, services: TreePorts, program: P
     if program is not None and grant is not None:
         program.check(grant)
         grant = program.with_mounts(grant)
+    check_servers(agent, grant, services)
     check_tools(plan.toolset.tools, (grant or step_ceiling) is not None, services)
     return dataclasses.replace(
         plan,
@@ -225,6 +228,22 @@ def check_tools(tools: Sequence[BaseTool], is_inside: bool, services: TreePorts)
     """
     if services.processes is not None and not is_inside:
         services.processes.check(tools)
+
+
+def check_servers(agent: Agent, grant: Grant | None, services: TreePorts) -> None:
+    """Raise InvalidValue if an agent has MCP servers and no sandbox for them, and MissingExtra without their client."""
+    if not agent.mcp:
+        return
+    names = ", ".join(each.name for each in agent.mcp_servers)
+    if grant is None:
+        accepted = (
+            "none for an agent that works in the host, as one without a policy and the root of a session do: a server "
+            "runs in the sandbox of its agent"
+        )
+        raise InvalidValue("mcp", names, accepted)
+    if services.mcp_client is None:
+        raise InvalidValue("mcp", names, "none here: this tree has no client for MCP servers")
+    services.mcp_client.check()
 
 
 def system_messages(

@@ -126,6 +126,7 @@ class RunBuilder:
                 clone=plan.clone if plan.grant is not None else None,
                 mount_roots=mount_roots_of(parent, plan.grant or plan.step_ceiling, services, agent),
                 forwarding=services.forwarding,
+                mcp_client=services.mcp_client,
             ),
             time_started_at=services.clock.monotonic(),
         )

@@ -21,6 +21,7 @@ from ramet.wire.error_codec import encode_error
 from ramet.wire.frames import Frame, FrameReader
 from ramet.wire.guest_protocol import message_codec
 from ramet.wire.guest_protocol.guest_to_host import (
+    ConnectMcpServer,
     Done,
     ForwardRequest,
     GuestMessage,
@@ -294,7 +295,9 @@ class GuestChannel(asyncio.Protocol):
                 raise ProtocolError(f"request {message.id} came after request {self._last_id}; numbers must rise")
             self._last_id = message.id
             count, size = int(not isinstance(message, Spawn | PerformTask)), _weight(frame)
-            if isinstance(message, ForwardRequest):  # It may wait for long, and has bounds of its own.
+            if isinstance(
+                message, ForwardRequest | ConnectMcpServer
+            ):  # It may wait for long, and has bounds of its own.
                 count = size = 0
             self._in_flight += count
             self._bytes_in_flight += size

@@ -38,6 +38,7 @@ from ramet.models.request_codec import as_data, decode_request, redact_for_guest
 from ramet.spawn.final_answer import checked_answer
 from ramet.spawn.forwarding.mail_forwarding import forward_mail
 from ramet.spawn.forwarding.request_context import context_of_request
+from ramet.spawn.mcp.server_connections import without_server_tools
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.approvals import Gates
 from ramet.spawn.sandbox.guest_events import Records
@@ -97,6 +98,7 @@ class SandboxedConversation:
         has a part that cannot work in a sandbox, NotShippable if a tool cannot be transferred.
         """
         run, context = self._run, self._run.context
+        context.tools = without_server_tools(context.tools)  # The servers of this attempt list their own.
         tools = _capsule_of(run)
         self.close()
         self.calls, self._is_asking, self._inherited_step = ToolCallLedger(context), False, ""
@@ -132,6 +134,7 @@ class SandboxedConversation:
             gated=context.safety is not None,
             permissions=context.permissions,
             steps=context.steps,
+            mcp=tuple(each.as_data() for each in run.agent.mcp_servers),
             resumes=run.turn.resumes,
             replied=run.turn.replies if run.turn.resumes else 0,
             objected=run.turn.objections if run.turn.resumes else 0,

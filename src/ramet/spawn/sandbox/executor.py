@@ -276,7 +276,8 @@ async def _run_attempt(
             env=with_import_path(placement.env(run.info, grant), run.import_dir),
             proxy=proxy,
             import_dir=run.import_dir,
-            has_programs=run.sandbox.capsule is None and any(tool.name in _PROGRAM_TOOLS for tool in run.context.tools),
+            has_programs=run.sandbox.capsule is None
+            and (bool(run.agent.mcp) or any(tool.name in _PROGRAM_TOOLS for tool in run.context.tools)),
             has_loopback=forwarded_requests.forward_rights(run) is not None,
             stdio=run.request.stdio,
             tree=run.info.root,

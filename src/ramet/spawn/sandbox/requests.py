@@ -18,6 +18,7 @@ from ramet.spawn.external.program_requests import ProgramRequests
 from ramet.spawn.forwarding.forwarded_requests import ForwardedRequests
 from ramet.spawn.grants import PackedFunction
 from ramet.spawn.masking import masked_text
+from ramet.spawn.mcp.server_connections import McpConnections
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.channel import GuestChannel, LargeReply, Reply
 from ramet.spawn.sandbox.conversation import SandboxedConversation
@@ -64,6 +65,7 @@ class GuestRequests:
         self._unsettled_bytes = 0  #: bytes that the guest recorded and that are not on disk yet
         self._forwarded = ForwardedRequests(run)
         self._program = ProgramRequests(run) if run.agent.external is not None else None
+        self._mcp = McpConnections(run)
         self._intention_gate = IntentionGate(run, step) if conversation is None else None  #: for functions only
         self.channel: GuestChannel | None = None
         self.sandbox = ""  #: globally unique id of the sandbox, if it can outlive its kernel
@@ -87,6 +89,10 @@ class GuestRequests:
             guest_to_host.ForwardRequest: self._forward,
             guest_to_host.StartToolCall: self._start_call,
             guest_to_host.AskPermission: self._ask_permission,
+            guest_to_host.ConnectMcpServer: self._connect_mcp_server,
+            guest_to_host.PassMcpMessage: self._pass_mcp_message,
+            guest_to_host.ListMcpTools: self._list_mcp_tools,
+            guest_to_host.CallMcpTool: self._call_mcp_tool,
         }
 
     def adopt(self, replay: RunReplay) -> None:
@@ -372,6 +378,28 @@ class GuestRequests:
 
     async def _ask_permission(self, request: guest_to_host.AskPermission, _: bytes) -> Reply:
         return Reply(await self._require_program().ask_permission(request))
+
+    # ---- servers of the Model Context Protocol
+
+    async def _connect_mcp_server(self, request: guest_to_host.ConnectMcpServer, _: bytes) -> Reply:
+        async def send(message: bytes) -> None:
+            assert self.channel is not None
+            await self.channel.send(host_to_guest.StreamChunk(id=request.id), message)
+
+        await self._mcp.connect(request, send)
+        return Reply()
+
+    async def _pass_mcp_message(self, request: guest_to_host.PassMcpMessage, body: bytes) -> Reply:
+        await self._mcp.receive(request, body)
+        return Reply()
+
+    async def _list_mcp_tools(self, _request: guest_to_host.ListMcpTools, _: bytes) -> Reply:
+        self._require_conversation()
+        return Reply(None, await self._mcp.list_tools())
+
+    async def _call_mcp_tool(self, request: guest_to_host.CallMcpTool, body: bytes) -> Reply:
+        result = await self._mcp.call(request, body)
+        return Reply(answer_data.McpCallReply(is_error=result.is_error), result.text.encode("utf-8", "replace"))
 
     @property
     def refused_model_request(self) -> BudgetExceeded | None:

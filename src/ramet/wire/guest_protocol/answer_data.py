@@ -116,6 +116,12 @@ class HookReply(Struct, frozen=True, kw_only=True):
     context: str = ""
 
 
+class McpCallReply(Struct, frozen=True, kw_only=True):
+    """The kind of the result of a server's tool; the body is its text."""
+
+    is_error: bool = False
+
+
 class Reply(Struct, frozen=True, kw_only=True):
     """The usage of a model reply; the body is the complete message as JSON (`ramet.models.messages`)."""
 

@@ -268,6 +268,32 @@ class AcceptMail(GuestMessage, frozen=True, kw_only=True, tag="accept_mail"):
     mail_id: Line
 
 
+class ConnectMcpServer(Request, frozen=True, kw_only=True, tag="connect_mcp_server"):
+    """Connect a server of this run, once; answered at the end of the connection.
+
+    Its `StreamChunk`s are the messages of the host to the server.
+    """
+
+    server: Line
+
+
+class PassMcpMessage(Request, frozen=True, kw_only=True, tag="pass_mcp_message"):
+    """Pass on a message of a server, as the body; answered once the host has taken it. With `end`: the server ended."""
+
+    server: Line
+    end: Line = ""  #: the reason
+
+
+class ListMcpTools(Request, frozen=True, kw_only=True, tag="list_mcp_tools"):
+    """Wait for the servers of this run; the body of the answer is the JSON of their tools' definitions."""
+
+
+class CallMcpTool(Request, frozen=True, kw_only=True, tag="call_mcp_tool"):
+    """Call a tool of a server; answered with `McpCallReply`. Body: JSON of the arguments."""
+
+    tool: Line
+
+
 class Record(GuestMessage, frozen=True, kw_only=True, tag="record"):
     """Record an event of this run (`ramet.core.events`), in order. Body: its JSON; the host adds the run's identity.
 
@@ -322,6 +348,10 @@ FromGuest = (
     | ReportSubAgent
     | ReportText
     | AcceptMail
+    | ConnectMcpServer
+    | PassMcpMessage
+    | ListMcpTools
+    | CallMcpTool
     | Record
     | Note
     | Done

@@ -61,6 +61,7 @@ class StartConversation(HostMessage, frozen=True, kw_only=True, tag="start_conve
     steps: int = 0
     resumes: bool = False  #: its history may end with an answer that was not processed
     replied: int = 0  #: number of earlier model replies in this turn
+    mcp: tuple[dict[str, Any], ...] = ()  #: servers of the Model Context Protocol that the guest starts, as data
     objected: int = 0  #: number of earlier times in this turn that it was asked to continue instead of ending
 
 

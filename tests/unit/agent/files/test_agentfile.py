@@ -11,8 +11,10 @@ from ramet.agent.definition import Agent, Scope
 from ramet.agent.files.agent_file import AgentFile, parse_agent
 from ramet.core.errors import InvalidValue
 from ramet.core.limits import Limits
+from ramet.core.mcp.server_entry import McpServer
 
 SOURCE = Path("/p/.claude/agents/x.md")
+SERVERS = "mcpServers:\n  - calc: {command: calc, args: [-v]}\n"
 HOOKS = "hooks:\n  PreToolUse:\n    - matcher: Bash\n      hooks:\n        - {type: command, command: ./check.sh}\n"
 
 
@@ -128,6 +130,11 @@ def test_a_model_is_kept_as_its_alias_or_id(text: str, meant: str | None) -> Non
             "regular expression",
         ),
         ("skills: {a: b}\n", "skills", "list of names"),
+        ("mcpServers: [5]\n", "mcp_servers", "names of servers, or a mapping"),
+        ("mcpServers: {calc: {command: 5}}\n", "mcp.calc.command", "text of at most"),
+        ("mcpServers: {calc: {command: x, cwd: y}}\n", "mcp_server.cwd", "one of the fields name, command"),
+        ("mcpServers: {a__b: {command: x}}\n", "mcp.name", "without '__'"),
+        ("mcpServers: {far: {type: http, url: 'https://x.example'}}\n", "mcp.far.type", "not supported yet"),
     ],
 )
 def test_an_invalid_key_is_refused_with_file_and_accepted_values(text: str, key: str, message: str) -> None:
@@ -161,7 +168,6 @@ def test_hostile_names_are_refused(name: str) -> None:
     [
         ("color: red\n", "color"),
         ("effort: high\n", "effort"),
-        ("mcpServers: {github: {command: npx}}\n", "mcp_servers"),
         ("permissionMode: acceptEdits\n", "permission_mode: acceptEdits"),
         ("permissionMode: dontAsk\n", "permission_mode: dontAsk"),
         ("tools: Read, Bash(git:*)\n", "tools: Bash(git:*)"),
@@ -192,12 +198,13 @@ def test_plan_mode_is_read_only() -> None:
         ("managed", False, True),
     ],
 )
-def test_hooks_of_a_project_are_off_until_it_is_trusted(scope: Scope, trusted: bool, on: bool) -> None:
-    """Opening a folder runs nothing; a note says that the hooks are off."""
-    file = parse(HOOKS, scope=scope, trusted=trusted)
+def test_commands_of_a_project_are_off_until_it_is_trusted(scope: Scope, trusted: bool, on: bool) -> None:
+    """Opening a folder runs nothing; a note for each key says that its commands are off."""
+    file = parse(HOOKS + SERVERS, scope=scope, trusted=trusted)
 
     assert (file.agent.hooks is not None) == on
-    assert bool(file.notes) != on
+    assert file.agent.mcp_servers == ((McpServer(name="calc", command="calc", args=("-v",)),) if on else ())
+    assert [note.partition(": off ")[0] for note in file.notes] == ([] if on else ["hooks", "mcpServers"])
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from ramet.agent.files.search_paths import MAX_DEPTH, MAX_ENTRIES
 from ramet.core.errors import InvalidValue
 
 BUILTIN = {"general-purpose", "explore", "plan"}
-HOOKS = "hooks: {Stop: [{hooks: [{type: command, command: ./stop.sh}]}]}\n"
+HOOKS = "hooks: {Stop: [{hooks: [{type: command, command: ./stop.sh}]}]}\nmcpServers: {calc: {command: ./calc.sh}}\n"
 
 
 @pytest.fixture
@@ -336,6 +337,8 @@ def test_a_snapshot_never_changes(project: Path, user_dir: Path) -> None:
 
 
 def has_hooks(definitions: Definitions) -> bool:
+    """Return whether an agent has hooks; it has servers if and only if it has hooks."""
+    assert bool(definitions["x"].mcp) == (definitions["x"].hooks is not None)
     return definitions["x"].hooks is not None
 
 
@@ -375,6 +378,42 @@ def test_withdrawn_trust_removes_hooks_of_the_last_good_version(project: Path, u
 
     assert "x" in definitions
     assert not has_hooks(definitions)
+
+
+def test_agents_name_servers_of_a_trusted_project(project: Path, user_dir: Path) -> None:
+    """A name in an agent's file is a server of `.mcp.json`; without trust, not even a user's agent gets one."""
+    servers = {"calc": {"command": "calc"}, "far": {"type": "http", "url": "https://x.example"}, "bad": 5}
+    file = project / ".mcp.json"
+    file.write_text(json.dumps({"mcpServers": servers}))
+    for folder, name in ((project / ".claude" / "agents", "x"), (user_dir / "agents", "y")):
+        write(folder, name, more="mcpServers: [calc, gone]\n")
+    definitions = load_definitions(project, user_dir=user_dir)
+    results = [_servers(definitions)]
+    for trusted in (True, None, False, True):
+        definitions.refresh(trusted=trusted)
+        results.append(_servers(definitions))
+
+    assert results == [([], []), (["calc"], ["calc"]), (["calc"], ["calc"]), ([], []), (["calc"], ["calc"])]
+    assert [each.sentence.partition(":")[0] for each in definitions.problems] == ["mcp.far.type", "mcp"]
+    assert {each.sentence for each in definitions.notes} == {
+        "mcpServers: gone: no server of .mcp.json in a trusted folder"
+    }
+    file.unlink()
+    file.symlink_to(user_dir / "servers.json")
+    (user_dir / "servers.json").write_text(json.dumps({"mcpServers": servers}))
+    definitions.refresh(trusted=True)
+    assert _servers(definitions) == ([], [])
+    file.unlink()
+    file.write_text("[" * 100_000)
+    definitions.refresh(trusted=True)
+    assert [each.sentence for each in definitions.problems] == [
+        ".mcp.json: 'its text' is not accepted; expected JSON; skipped"
+    ]
+
+
+def _servers(definitions: Definitions) -> tuple[list[str], list[str]]:
+    first, second = ([each.name for each in definitions[name].mcp_servers] for name in ("x", "y"))
+    return first, second
 
 
 def test_a_home_folder_as_project_needs_trust_like_a_project(home: Path, user_dir: Path) -> None:

@@ -1,0 +1,138 @@
+"""`McpServer`: a server of the Model Context Protocol that an agent uses, and the names of its tools."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from ramet.core.arguments import KnownFields, is_unicode
+from ramet.core.errors import InvalidValue
+
+PREFIX: Final = "mcp__"
+MAX_SERVERS: Final = 16  #: of one agent
+MAX_TEXTS, MAX_TEXT = 200, 16 * 1024  #: arguments or variables of a server, and characters of each
+MAX_TIMEOUT_S: Final = 24 * 3600.0
+DEFAULT_TIMEOUT_S: Final = 300.0
+_NAME: Final = re.compile(r"(?!.*__)[A-Za-z0-9][A-Za-z0-9_-]{0,31}\Z")
+_ACCEPTED_NAME: Final = "1 to 32 letters, digits, '_' or '-', starting with a letter or digit, without '__'"
+_REFERENCE: Final = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_.-]*\}\Z")
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
+#: Fields of an entry of `.mcp.json`, besides those of a server: how it is reached.
+_TYPE: Final = "type"
+_REMOTE_FIELDS: Final = ("url", "headers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class McpServer(metaclass=KnownFields):
+    """A program that is a server of the Model Context Protocol at its standard input and output.
+
+    It runs in the sandbox of its agent. In `command`, `args` and `env`, `${NAME}` stands for a variable or a secret of
+    that sandbox, and `${NAME:-text}` for the text if there is neither. Values of `env` are not recorded, unless they
+    are `${NAME}`; everything else here is. Raises InvalidValue.
+    """
+
+    name: str
+    command: str
+    args: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)  #: variables, besides those of the sandbox
+    timeout_s: float = DEFAULT_TIMEOUT_S  #: for the answer to one call
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not _NAME.match(self.name):
+            raise InvalidValue("mcp.name", self.name, _ACCEPTED_NAME)
+        _check_text(self._field("command"), self.command)
+        if not self.command.strip():
+            raise InvalidValue(self._field("command"), self.command, "the name or the path of a program")
+        object.__setattr__(self, "args", _texts(self._field("args"), self.args))
+        object.__setattr__(self, "env", _variables(self._field("env"), self.env))
+        seconds: object = self.timeout_s
+        is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+        if not is_number or not 0 < self.timeout_s <= MAX_TIMEOUT_S:
+            raise InvalidValue(self._field("timeout_s"), seconds, f"seconds above 0, at most {MAX_TIMEOUT_S:g}")
+
+    def _field(self, name: str) -> str:
+        return f"mcp.{self.name}.{name}"
+
+    def as_data(self) -> dict[str, Any]:
+        """Return the fields that are not their defaults: `as_server(data)` equals this object."""
+        data: dict[str, Any] = {"name": self.name, "command": self.command}
+        if self.args:
+            data["args"] = list(self.args)
+        if self.env:
+            data["env"] = dict(self.env)
+        if self.timeout_s != DEFAULT_TIMEOUT_S:
+            data["timeout_s"] = self.timeout_s
+        return data
+
+    def as_record(self) -> dict[str, Any]:
+        """Return the fields that are not their defaults, without values of variables that are no reference: None."""
+        data = self.as_data()
+        if self.env:
+            data["env"] = {name: value if _REFERENCE.match(value) else None for name, value in self.env.items()}
+        return data
+
+    def tool_name(self, tool: str) -> str:
+        """Return the name under which a model calls a tool of this server; characters that it may not have become _."""
+        return f"{PREFIX}{self.name}__{re.sub(r'[^A-Za-z0-9_-]', '_', tool)}"
+
+    def covers(self, entry: str) -> bool:
+        """Return whether an entry of a list of tools is about this server: of all its tools, or of one of them."""
+        return entry == f"{PREFIX}{self.name}" or entry.startswith(f"{PREFIX}{self.name}__")
+
+
+def as_server(value: object) -> McpServer:
+    """Return a server from an entry of `.mcp.json` with its name. Raises InvalidValue."""
+    if isinstance(value, McpServer):
+        return value
+    if not isinstance(value, Mapping):
+        raise InvalidValue("mcp", value, "entries with name, command, args and env")
+    fields = dict(value)
+    kind = fields.pop(_TYPE, "stdio")
+    remote = next((each for each in _REMOTE_FIELDS if each in fields), None)
+    if kind != "stdio" or remote is not None:
+        accepted = "'stdio', with a command: servers at an address are not supported yet"
+        raise InvalidValue(f"mcp.{fields.get('name', '?')}.{_TYPE if kind != 'stdio' else remote}", kind, accepted)
+    return McpServer(**fields)
+
+
+def as_servers(values: object) -> tuple[McpServer, ...]:
+    """Return the servers of an agent, from a list of entries. Raises InvalidValue."""
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+        raise InvalidValue("mcp", values, "a list of entries with name, command, args and env")
+    servers = tuple(as_server(each) for each in values)
+    if len(servers) > MAX_SERVERS:
+        raise InvalidValue("mcp", f"{len(servers)} servers", f"at most {MAX_SERVERS}")
+    names = [each.name for each in servers]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidValue("mcp", name, "one server of each name")
+    return servers
+
+
+def _texts(name: str, values: object) -> tuple[str, ...]:
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        raise InvalidValue(name, values, "a list of texts")
+    texts = tuple(values)
+    if len(texts) > MAX_TEXTS:
+        raise InvalidValue(name, f"{len(texts)} texts", f"at most {MAX_TEXTS}")
+    for each in texts:
+        _check_text(name, each)
+    return texts
+
+
+def _variables(name: str, values: object) -> dict[str, str]:
+    if not isinstance(values, Mapping):
+        raise InvalidValue(name, type(values).__name__, "a mapping of names to texts")
+    for key, value in zip(_texts(name, values.keys()), values.values(), strict=True):
+        if not _VARIABLE.match(key):
+            raise InvalidValue(name, key, "names of letters, digits and '_'")
+        _check_text(f"{name}.{key}", value, is_shown=False)
+    return dict(values)
+
+
+def _check_text(name: str, value: object, *, is_shown: bool = True) -> None:
+    if not isinstance(value, str) or "\0" in value or len(value) > MAX_TEXT or not is_unicode(value):
+        shown = value if is_shown else "its value"
+        raise InvalidValue(name, shown, f"text of at most {MAX_TEXT} characters, without NUL")

@@ -1,0 +1,53 @@
+"""The tools of an agent's servers, in its sandbox: each call goes to the host, which has the session."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from langchain_core.tools import BaseTool, ToolException
+from pydantic import Field
+
+from ramet.core.errors import Bug
+from ramet.guest.async_channel import AsyncChannel
+from ramet.wire.guest_protocol.answer_data import McpCallReply
+from ramet.wire.guest_protocol.guest_to_host import CallMcpTool, ListMcpTools
+from ramet.wire.values.json_object import json_body
+
+#: Seconds that the host's own limit of a call comes before the limit here, which would not say which server was slow.
+_MARGIN_S = 30.0
+
+
+class ServerToolCall(BaseTool):
+    """A tool of a server."""
+
+    args_schema: Any = None  # a dict: the server validates
+    link: AsyncChannel = Field(exclude=True)
+
+    def _run(self, **_: Any) -> str:
+        raise Bug(f"the tool {self.name} runs in the event loop")
+
+    async def _arun(self, **values: Any) -> str:
+        answer = await self.link.ask(CallMcpTool, json_body(values, "arguments"), tool=self.name)
+        text = answer.body.decode("utf-8", "replace")
+        if answer.as_(McpCallReply).is_error:
+            raise ToolException(text)
+        return text
+
+    _arun.__annotations__.clear()  # LangChain looks for a RunnableConfig among them at each call
+
+
+async def server_tools(link: AsyncChannel) -> tuple[BaseTool, ...]:
+    """Return the tools of the servers, once each server has listed its tools or has failed."""
+    answer = await link.ask(ListMcpTools)
+    return tuple(_tool(link, each) for each in msgspec.json.decode(answer.body))
+
+
+def _tool(link: AsyncChannel, data: dict[str, Any]) -> ServerToolCall:
+    return ServerToolCall(
+        name=data["name"],
+        description=data["description"],
+        args_schema=data["parameters"],
+        link=link,
+        metadata={"timeout_s": data["timeout_s"] + _MARGIN_S},
+    )

@@ -1,0 +1,28 @@
+"""The client of the Model Context Protocol: the package `mcp`, imported only once an agent has a server."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+
+from ramet.core.errors import MissingExtra
+from ramet.core.mcp.server_entry import McpServer
+from ramet.tools.mcp.connection_port import McpConnection, SendMessage
+
+
+class SdkClient:
+    """The client (`ramet.tools.mcp.connection_port.McpClient`) of the package `mcp`."""
+
+    def check(self) -> None:
+        """Raise MissingExtra if the package is not installed."""
+        if importlib.util.find_spec("mcp") is None:
+            raise MissingExtra("an agent with MCP servers", "mcp")
+
+    async def open(self, server: McpServer, send: SendMessage) -> McpConnection:
+        """Return a connection to a server, which nobody owns yet. Raises MissingExtra."""
+        self.check()
+        # In a thread: the import takes half a second, in which every other run would stand still.
+        module = await asyncio.to_thread(importlib.import_module, "ramet.host.mcp.server_session")
+        connection: McpConnection = module.ServerSession(server, send)
+        return connection

@@ -1,0 +1,178 @@
+"""The connections of one sandbox to the servers of the Model Context Protocol that run in it.
+
+The guest starts the servers, and carries their messages. The host has the sessions: see `McpConnection`. The request
+with which a guest connects a server lasts as long as the connection, and its task owns the session. A server that
+fails costs its tools, and no turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Final, NamedTuple
+
+import msgspec
+from langchain_core.tools import BaseTool
+
+from ramet.agent.toolset import allows_server_tool
+from ramet.core.errors import InvalidValue, McpServerFailed, ProtocolError, Unknown
+from ramet.core.events import Notice
+from ramet.core.mcp.server_entry import McpServer
+from ramet.spawn.masking import masked_text
+from ramet.spawn.mcp.tool_definitions import ServerTool, definition_of
+from ramet.spawn.run import Run
+from ramet.tools.agents.report_framing import FLAG, neutralise
+from ramet.tools.mcp.connection_port import ListedTool, McpConnection, McpResult
+from ramet.wire.guest_protocol.guest_to_host import CallMcpTool, ConnectMcpServer, PassMcpMessage
+from ramet.wire.values.json_object import json_object
+
+#: Tools of all servers of a run, and bytes of their definitions: they are part of every request to the model.
+MAX_TOOLS, MAX_DEFINITION_BYTES = 100, 256 * 1024
+MAX_ARGUMENTS: Final = 1024 * 1024
+#: Seconds until all servers have listed their tools, or have failed.
+WAIT_S: Final = 90.0
+_MAX_NOTICE: Final = 1_000
+_MAX_REFUSED: Final = 8  #: methods of one server that are reported
+
+
+class _ServerState:
+    """The state of one server in a sandbox."""
+
+    def __init__(self, entry: McpServer) -> None:
+        self.entry = entry
+        self.is_connected = False  #: by a request of the guest, now or before
+        self.has_failed = False  #: before its session began, which is reported
+        self.connection: asyncio.Future[McpConnection] = asyncio.get_running_loop().create_future()
+        self.connection.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.refused_methods: set[str] = set()
+
+    def fail(self, reason: str) -> None:
+        """End the wait for a connection, or the connection."""
+        if not self.connection.done():
+            self.connection.set_exception(McpServerFailed(self.entry.name, reason))
+        elif not self.connection.cancelled() and self.connection.exception() is None:
+            self.connection.result().end(reason)
+
+    async def wait_open(self) -> McpConnection:
+        """Wait for the connection. Raises McpServerFailed."""
+        return await asyncio.shield(self.connection)
+
+
+class _Origin(NamedTuple):
+    """The place of a tool: its server, and its name there."""
+
+    server: _ServerState
+    tool: str
+
+
+class McpConnections:
+    """The connections of one sandbox, whose guest is hostile. They end with its channel."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._servers = {each.name: _ServerState(each) for each in run.agent.mcp_servers}
+        self._origins: dict[str, _Origin] = {}  #: by the name that a model calls
+
+    async def connect(self, request: ConnectMcpServer, send: Callable[[bytes], Awaitable[None]]) -> None:
+        """Own the session with a server until the server ends. Raises McpServerFailed, ProtocolError."""
+        server, client = self._find(request.server), self._run.sandbox.mcp_client
+        if server.is_connected:
+            raise ProtocolError(f"a second connection to the MCP server {server.entry.name!r}")
+        server.is_connected = True
+        try:
+            if client is None:
+                raise McpServerFailed(server.entry.name, "this tree has no client for it")
+            connection = await client.open(server.entry, send)
+            if server.connection.done():
+                connection.end("it ended before its connection began")
+            else:
+                server.connection.set_result(connection)
+            await connection.run()
+        except McpServerFailed as failure:
+            if not server.has_failed:
+                self._report(str(failure))
+            raise
+        finally:
+            server.fail("its connection was closed")
+
+    async def receive(self, request: PassMcpMessage, body: bytes) -> None:
+        """Take a message of a server, or its end. Raises McpServerFailed, ProtocolError."""
+        server = self._find(request.server)
+        if request.end:
+            if not server.connection.done():
+                server.has_failed = True
+                self._report(str(McpServerFailed(server.entry.name, request.end)))
+            return server.fail(request.end)
+        method = await (await server.wait_open()).receive(body)
+        if method and method not in server.refused_methods and len(server.refused_methods) < _MAX_REFUSED:
+            server.refused_methods.add(method)
+            self._report(f"the MCP server {server.entry.name!r} asked for {method!r}, and was refused")
+
+    async def list_tools(self) -> bytes:
+        """Wait for the servers, give the run the tools that its agent may use, and return their definitions as JSON."""
+        definitions: list[ServerTool] = []
+        own_names = {each.name for each in without_server_tools(self._run.context.tools)}
+        size = 0
+        self._origins.clear()
+        for server, listed_tools in await self._listed():
+            left_out: list[str] = []
+            for listed in listed_tools:
+                name = server.entry.tool_name(listed.name)
+                if not allows_server_tool(self._run.agent, server.entry, name):
+                    continue
+                try:
+                    if name in self._origins or name in own_names:
+                        raise InvalidValue("name", name, "one tool of each name")
+                    definition = definition_of(server.entry, listed)
+                    size += definition.size
+                    if len(self._origins) >= MAX_TOOLS or size > MAX_DEFINITION_BYTES:
+                        accepted = f"at most {MAX_TOOLS} tools, of {MAX_DEFINITION_BYTES} bytes together"
+                        raise InvalidValue("tools", name, accepted)
+                except InvalidValue as refusal:
+                    left_out.append(f"{name[:100]} ({refusal.field}: {refusal.accepted})")
+                    continue
+                self._origins[name] = _Origin(server, listed.name)
+                definitions.append(definition)
+            if left_out:
+                self._report(f"tools of the MCP server {server.entry.name!r} that are left out: {', '.join(left_out)}")
+        context = self._run.context
+        context.tools = (*without_server_tools(context.tools), *definitions)
+        return msgspec.json.encode([each.as_data() for each in definitions])
+
+    async def _listed(self) -> list[tuple[_ServerState, tuple[ListedTool, ...]]]:
+        """Return the tools of each server; a server that is not ready in time has none."""
+        listed: list[tuple[_ServerState, tuple[ListedTool, ...]]] = []
+        with suppress(TimeoutError):
+            async with asyncio.timeout(WAIT_S):
+                for server in self._servers.values():
+                    with suppress(McpServerFailed):
+                        listed.append((server, await (await server.wait_open()).tools()))
+        return listed
+
+    async def call(self, request: CallMcpTool, body: bytes) -> McpResult:
+        """Call a tool of a server; the text of its result cannot pass for a frame or for instructions.
+
+        Raises McpServerFailed, Unknown and InvalidValue.
+        """
+        origin = self._origins.get(request.tool)
+        if origin is None:
+            raise Unknown("tool", request.tool, tuple(self._origins))
+        arguments = json_object(body, "arguments", max_bytes=MAX_ARGUMENTS)
+        result = await (await origin.server.wait_open()).call(origin.tool, arguments)
+        text, imitated = neutralise(result.text)
+        return McpResult(f"{text}\n\n{FLAG}" if imitated else text, result.is_error)
+
+    def _find(self, name: str) -> _ServerState:
+        server = self._servers.get(name)
+        if server is None:
+            raise ProtocolError(f"an MCP server that this run does not have: {name[:100]!r}")
+        return server
+
+    def _report(self, text: str) -> None:
+        self._run.context.emit(Notice, text=masked_text(self._run, text, _MAX_NOTICE))
+
+
+def without_server_tools(tools: Sequence[BaseTool]) -> tuple[BaseTool, ...]:
+    """Return the tools that are of no server: a server's tools belong to one process, and nobody inherits them."""
+    return tuple(each for each in tools if not isinstance(each, ServerTool))

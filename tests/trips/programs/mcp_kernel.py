@@ -1,0 +1,22 @@
+"""A kernel whose agent waits for its MCP server, which has started processes: `mcp_kernel FOLDER BACKEND MARK`."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Any
+
+import ramet
+from ramet.models.scripted.dialogue import Call
+from tests.trips.kits.mcp import agent, server
+
+
+async def main(folder: str, backend: Any, mark: str) -> None:
+    """Work until it is killed."""
+    model = ramet.ScriptedModel([Call("mcp__calc__work", {}), "Never."])
+    async with ramet.AgentRuntime(folder, backend=backend) as runtime:
+        await runtime.run_agent(agent(server("plain", "leaves", mark), model=model), prompt="Play.")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3]))
