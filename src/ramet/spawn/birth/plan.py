@@ -37,9 +37,11 @@ from ramet.spawn.grants import (
     composition_grant,
     narrowed_to,
     program_of,
+    with_skills,
 )
 from ramet.spawn.ports import TreePorts
 from ramet.spawn.run import Run
+from ramet.tools.skills.skill_tool import skill_folders
 from ramet.tools.spawn_request import SpawnRequest, check_request
 from ramet.wire.code.capsule import PackedCall
 
@@ -71,6 +73,7 @@ class Plan:
     policy_ceiling: Policy | None = None
     decision: PolicyDecision | None = None  #: of a root: the adapter's, if there is an adapter
     capsule: PackedCall | None = None
+    skill_folders: tuple[str, ...] = ()  #: mounted for its Skill tool, beyond its policy
 
     @property
     def share(self) -> ResourceShare:
@@ -195,10 +198,12 @@ def _with_rights(plan: Plan, parent: Run | None, services: TreePorts, program: P
     if program is not None and grant is not None:
         program.check(grant)
         grant = program.with_mounts(grant)
+    grant, mounted_skills = with_skills(grant, skill_folders(plan.toolset.tools), plan.policy_ceiling)
     check_tools(plan.toolset.tools, (grant or step_ceiling) is not None, services)
     return dataclasses.replace(
         plan,
         grant=grant,
+        skill_folders=mounted_skills,
         step_ceiling=step_ceiling,
         limits=cap_time(grant or step_ceiling, plan.limits),
         capsule=capsule_of(agent, request, grant, services, program),

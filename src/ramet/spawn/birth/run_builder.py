@@ -123,7 +123,12 @@ class RunBuilder:
             sandbox=RunSandbox(
                 capsule=plan.capsule,
                 clone=plan.clone if plan.grant is not None else None,
-                mount_roots=mount_roots_of(parent, plan.grant or plan.step_ceiling, services, agent),
+                # A skill's folder has no link in it, and is not resolved again: it may have become one since.
+                mount_roots={
+                    **mount_roots_of(parent, plan.grant or plan.step_ceiling, services, agent),
+                    **{each: each for each in plan.skill_folders},
+                },
+                skill_folders=plan.skill_folders,
                 forwarding=services.forwarding,
             ),
             time_started_at=services.clock.monotonic(),
