@@ -23,6 +23,7 @@ from ramet.core.limits import Limits
 from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.core.outcome import T
 from ramet.core.policy.capabilities import Capability
+from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy.policy import Policy
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
     model: str | BaseChatModel | None = None
     tools: Sequence[str | BaseTool | Callable[..., Any]] | None = None
     disallowed_tools: Sequence[str] = ()
+    permissions: Permissions = NO_PERMISSIONS  #: rules for its calls; those that narrow hold for all below it, too
     read_only: bool = False  #: keeps only tools that declare to be read-only: a file's `permissionMode: plan`
     max_turns: int | None = None
     limits: Limits = field(default_factory=Limits)
@@ -116,6 +118,7 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
         if not isinstance(self.limits, Limits):
             raise InvalidValue("limits", self.limits, "ramet.Limits")
         check_instance("watch", self.watch, Watch, "ramet.Watch")
+        check_instance("permissions", self.permissions, Permissions, "ramet.core.policy.permissions.Permissions")
         if self.isolation is not None and self.isolation not in ISOLATIONS:
             raise InvalidValue("isolation", self.isolation, " or ".join(ISOLATIONS))
         if self.policy is not None and not isinstance(self.policy, Policy):

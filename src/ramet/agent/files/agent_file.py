@@ -18,6 +18,7 @@ from ramet.agent.schemas.schema import JsonSchema
 from ramet.agent.tool_entry import SPAWNERS, parse_entry, split_entries
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.limits import Limits
+from ramet.core.policy.permissions import Mode, ModeRule, Permissions
 
 MAX_FILE = 256 * 1024
 MAX_ENTRIES = 500
@@ -31,7 +32,7 @@ _SPELLINGS = {
     "budgetNote": "budget_note",
 }
 _UNSUPPORTED_KEYS = ("mcp_servers", "effort", "color")
-_UNSUPPORTED_MODES = ("acceptEdits", "dontAsk")
+_MODES: tuple[Mode, ...] = ("acceptEdits", "dontAsk")  #: besides default and plan
 _LIMITS = tuple(each.name for each in fields(Limits))
 
 
@@ -40,6 +41,7 @@ class AgentFile(NamedTuple):
 
     agent: Agent
     notes: tuple[str, ...] = ()
+    is_disabled: bool = False  #: the file says that there is no such agent
 
 
 def has_user_authority(scope: Scope, *, trusted: bool) -> bool:
@@ -78,6 +80,13 @@ def parse_agent(text: str, *, source: Path, scope: Scope, trusted: bool = False)
             "hooks: off until the folder is trusted (ramet trust DIR)"
             if scope == "project"
             else "hooks: off in a plugin"
+        )
+    if "permissions" in values and values["permissions"].mode("acceptEdits") and not has_authority:
+        del values["permissions"]
+        notes.append(
+            "permission_mode: acceptEdits: off until the folder is trusted (ramet trust DIR)"
+            if scope == "project"
+            else "permission_mode: acceptEdits: off in a plugin"
         )
     try:
         agent = Agent(**values, instructions=front.body, scope=scope, source=source)
@@ -142,10 +151,10 @@ class _Reader:
         mode = self.keys[key]
         if mode == "plan":
             return {"read_only": True}
-        if mode in _UNSUPPORTED_MODES:
-            self.notes.append(f"permission_mode: {mode}: known, but not supported yet")
-        elif mode != "default":  # bypassPermissions above all: a file cannot free itself from the gates.
-            raise self.refuse(key, f"default, plan, {', '.join(_UNSUPPORTED_MODES)}")
+        if isinstance(mode, str) and mode in _MODES:
+            return {"permissions": Permissions(modes=(ModeRule(mode=mode, source=str(self.source)),))}
+        if mode != "default":  # bypassPermissions above all: a file cannot free itself from the gates.
+            raise self.refuse(key, f"default, plan, {', '.join(_MODES)}")
         return {}
 
     def limits(self, key: str) -> dict[str, Any]:

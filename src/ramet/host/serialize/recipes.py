@@ -25,6 +25,7 @@ from ramet.core.agent_ref import AgentRef
 from ramet.core.errors import Bug, DefinitionMissing, InvalidValue
 from ramet.core.limits import Limits
 from ramet.core.liveness.watch_settings import watch_from
+from ramet.core.policy.permissions import Permissions
 from ramet.core.policy.policy import Policy, from_json, to_public_dict
 from ramet.core.recipe import capability
 from ramet.host.serialize.references import reference_of, resolve
@@ -63,6 +64,8 @@ def recipe(agent: Agent) -> dict[str, Any]:
         data["policy"] = to_public_dict(agent.policy)
     if agent.budget_note is not None:
         data["budget_note"] = agent.budget_note
+    if agent.permissions:
+        data["permissions"] = msgspec.to_builtins(agent.permissions)
     if limits := agent.limits.as_data():
         data["limits"] = limits
     if watch := agent.watch.as_data():
@@ -96,6 +99,8 @@ def agent_of(data: Mapping[str, Any], *, agents: Mapping[str, Agent], model: Cal
             fields["model"] = supplied.model
         else:
             fields["model"] = model(encoded["@object"])
+    if "permissions" in data:
+        fields["permissions"] = msgspec.convert(data["permissions"], Permissions)
     if "external" in data:
         fields["external"] = External(**data["external"])
     if "function" in data:

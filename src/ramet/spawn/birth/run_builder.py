@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from langchain_core.messages import AIMessage, AIMessageChunk
 
+from ramet.agent.definition import Agent
 from ramet.agent.hooks.config import gates_of
 from ramet.agent.loop import MAX_TURNS
 from ramet.concurrency.activity import RunActivity
@@ -18,6 +19,7 @@ from ramet.concurrency.timers import TimerQueue
 from ramet.core.budget import Budget
 from ramet.core.errors import InvalidValue
 from ramet.core.lifecycle import Fact
+from ramet.core.policy.permissions import Permissions
 from ramet.core.replay.run_replay import ROOM
 from ramet.spawn.admission import AdmissionSlot
 from ramet.spawn.birth.plan import Plan, spawnable
@@ -90,7 +92,7 @@ class RunBuilder:
             meter=services.meter,
             approve=services.approve,
             safety=services.safety,
-            permissions=services.permissions,
+            permissions=self._permissions(agent, parent),
             spill=services.spill(info),
             store_blob=services.store_blob(info),
             processes=services.processes,
@@ -145,6 +147,13 @@ class RunBuilder:
         context.slot = Slot(self._register.slots, lambda waits: self._record_waiting(run, waits))
         context.tools = plan.toolset.tools if plan.is_fork else self._with_types(run, plan.toolset.tools)
         return run
+
+    def _permissions(self, agent: Agent, parent: Run | None) -> Permissions:
+        """Return the rules for a run: those of the tree, what narrows the runs above it, and its definition's own."""
+        of_tree = self._services.permissions
+        if parent is None or parent.context.permissions == of_tree:
+            return of_tree.merge(agent.permissions) if agent.permissions else of_tree
+        return of_tree.merge(parent.context.permissions.narrowing()).merge(agent.permissions)
 
     def show_types(self, run: Run) -> None:
         """Update the Agent tool of a living run to list the current types."""

@@ -162,8 +162,6 @@ def test_hostile_names_are_refused(name: str) -> None:
         ("color: red\n", "color"),
         ("effort: high\n", "effort"),
         ("mcpServers: {github: {command: npx}}\n", "mcp_servers"),
-        ("permissionMode: acceptEdits\n", "permission_mode: acceptEdits"),
-        ("permissionMode: dontAsk\n", "permission_mode: dontAsk"),
         ("tools: Read, Bash(git:*)\n", "tools: Bash(git:*)"),
         ("disallowedTools: Bash(rm:*)\n", "disallowed_tools: Bash(rm:*)"),
     ],
@@ -180,6 +178,26 @@ def test_plan_mode_is_read_only() -> None:
     """Plan mode narrows, so that it is supported."""
     assert parse("permissionMode: plan\n").agent.read_only
     assert not parse("permissionMode: default\n").agent.read_only
+
+
+def test_dont_ask_narrows_and_holds_in_every_file() -> None:
+    """The mode becomes a rule of the agent; nothing is noted."""
+    file = parse("permissionMode: dontAsk\n", scope="project")
+
+    assert file.agent.permissions.prevailing_mode() == "dontAsk"
+    assert file.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("scope", "trusted", "on"),
+    [("project", False, False), ("project", True, True), ("plugin", True, False), ("user", False, True)],
+)
+def test_accept_edits_of_a_project_is_off_until_it_is_trusted(scope: Scope, trusted: bool, on: bool) -> None:
+    """A file of a stranger does not lift the questions before changes."""
+    file = parse("permissionMode: acceptEdits\n", scope=scope, trusted=trusted)
+
+    assert file.agent.permissions.prevailing_mode() == ("acceptEdits" if on else "default")
+    assert bool(file.notes) != on
 
 
 @pytest.mark.parametrize(
