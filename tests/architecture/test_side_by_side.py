@@ -92,7 +92,9 @@ def test_a_lone_surrogate_in_a_log_or_error_is_reported(tmp_path: Path) -> None:
     ("test", "share"),
     [
         ("tests/unit/core/test_ids.py::test_one[a-b]", "tests/unit/core/test_ids.py"),
-        ("tests/security/test_attacks_files.py::test_1[me-bwrap-home]", "tests/security/"),
+        ("tests/security/test_attacks_files.py::test_1[me-bwrap-home]", "attacks by me"),
+        ("tests/security/test_attacks_answers.py::test_1[bomb-bare-local]", "attacks by bare"),
+        ("tests/security/test_ports.py::test_1[bwrap]", "tests/security/test_ports.py"),
         ("tests/unit/isolation/linux/test_rlimits.py::test_1", "tests/unit/isolation/"),
         ("tests/unit/isolated/test_it.py::test_1", "tests/unit/isolated/test_it.py"),
         ("tests/chaos/test_rounds.py::test_it[round-1-local]", "tests/chaos/test_rounds.py::test_it[round-1-local]"),
