@@ -25,6 +25,7 @@ from ramet.core.outcome import T
 from ramet.core.policy.capabilities import Capability
 from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy.policy import Policy
+from ramet.models.effort import EFFORTS, Effort
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -38,7 +39,9 @@ MEMORY_SCOPES = ("user", "project", "local")
 
 
 #: What only agents have whose loop is ramet's own.
-_OF_OWN_LOOP = ("tools", "disallowed_tools", "read_only", "output", "skills", "memory", "setup", "capabilities")
+_OF_OWN_LOOP = (
+    *("tools", "disallowed_tools", "read_only", "effort", "output", "skills", "memory", "setup", "capabilities"),
+)
 
 R = TypeVar("R")
 
@@ -57,6 +60,7 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
     primer: str = ""  #: precedes the instructions; describes its role, in an agent that another agent created
     instructions: str = ""
     model: str | BaseChatModel | None = None
+    effort: Effort | None = None  #: of its model's reasoning; None: as its parent's, a root's the provider's default
     tools: Sequence[str | BaseTool | Callable[..., Any]] | None = None
     disallowed_tools: Sequence[str] = ()
     permissions: Permissions = NO_PERMISSIONS  #: rules for its calls; those that narrow hold for all below it, too
@@ -107,6 +111,8 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
         if self.model == "inherit":  # the form in agent files
             object.__setattr__(self, "model", None)
         check_model("model", self.model)
+        if self.effort is not None and self.effort not in EFFORTS:
+            raise InvalidValue("effort", self.effort, f"{', '.join(EFFORTS)}, or None")
         for each in ("read_only", "background", "concludes"):
             check_bool(each, getattr(self, each))
         if self.budget_note is not None:

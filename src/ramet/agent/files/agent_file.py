@@ -31,7 +31,7 @@ _SPELLINGS = {
     "initialPrompt": "initial_prompt",
     "budgetNote": "budget_note",
 }
-_UNSUPPORTED_KEYS = ("mcp_servers", "effort", "color")
+_UNSUPPORTED_KEYS = ("mcp_servers", "color")
 _MODES: tuple[Mode, ...] = ("acceptEdits", "dontAsk")  #: besides default and plan
 _LIMITS = tuple(each.name for each in fields(Limits))
 
@@ -212,6 +212,7 @@ _READERS: Mapping[str, Callable[[_Reader, str], dict[str, Any]]] = {
     "tools": _Reader.tools,
     "disallowed_tools": _Reader.tools,
     "model": _Reader.model,
+    "effort": _Reader.raw_value,
     "permission_mode": _Reader.mode,
     "max_turns": _Reader.raw_value,
     "skills": _Reader.names,

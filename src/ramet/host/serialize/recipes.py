@@ -33,7 +33,7 @@ from ramet.models.resolve import model_name
 from ramet.spawn.grants import PackedFunction
 
 _PLAIN = (
-    *("name", "description", "primer", "instructions", "read_only", "max_turns", "memory", "background"),
+    *("name", "description", "primer", "instructions", "read_only", "max_turns", "effort", "memory", "background"),
     *("initial_prompt", "setup", "concludes", "cache_ttl_seconds"),
 )
 _NAMES = ("disallowed_tools", "skills", "source_modules")

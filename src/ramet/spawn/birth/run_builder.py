@@ -62,12 +62,14 @@ class RunBuilder:
         """Build a run: a new one, or one that another process spawned, as it was then."""
         agent, request, services = plan.agent, plan.request, self._services
         asks_by_itself = agent.external is not None
-        if parent is not None and agent.model is None and not asks_by_itself:
-            ask, label, model = parent.context.ask, parent.model, parent.agent.model
+        inherits = agent.model is None
+        if parent is not None and not asks_by_itself:
+            agent = _with_model_of(parent, agent)
+        if parent is not None and inherits and not asks_by_itself and agent.effort == parent.agent.effort:
+            ask, label = parent.context.ask, parent.model
             compaction, window = parent.compaction, parent.window
-            agent = agent.replace(model=model) if model is not None else agent
         elif agent.model is not None and not asks_by_itself:
-            ask, label, window = services.model(agent.model)
+            ask, label, window, _ = services.model(agent.model, agent.effort)
             compaction = services.compaction(window)
         else:
             ask, label, compaction, window = no_model, str(agent.model or ""), None, None
@@ -179,6 +181,13 @@ class RunBuilder:
             self._supervisor.apply_fact(run, Fact.PAUSE_BEGAN, pause_reason(run))
         else:
             self._supervisor.apply_fact(run, Fact.WAIT_BEGAN, ROOM if run.activity.room_waits else "")
+
+
+def _with_model_of(parent: Run, agent: Agent) -> Agent:
+    """Return a child's definition with the model and the effort that it inherits."""
+    model = parent.agent.model if agent.model is None else agent.model
+    effort = parent.agent.effort if agent.effort is None else agent.effort
+    return agent if model is agent.model and effort == agent.effort else agent.replace(model=model, effort=effort)
 
 
 @lru_cache(maxsize=256)

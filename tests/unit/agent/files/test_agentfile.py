@@ -31,8 +31,9 @@ def refusal(more: str, scope: Scope = "user") -> InvalidValue:
 def test_a_whole_file_of_claudes_format_is_read() -> None:
     """The names of `.claude/agents` keep their meaning."""
     file = parse(
-        "tools: Read, Grep, Agent(explore, plan), Bash\ndisallowedTools: Write\nmodel: sonnet\nmaxTurns: 7\n"
-        "skills: pdf, xls\nmemory: project\nbackground: true\nisolation: worktree\ninitialPrompt: Begin.\n"
+        "tools: Read, Grep, Agent(explore, plan), Bash\ndisallowedTools: Write\nmodel: sonnet\neffort: xhigh\n"
+        "maxTurns: 7\nskills: pdf, xls\nmemory: project\nbackground: true\nisolation: worktree\n"
+        "initialPrompt: Begin.\n"
     )
 
     assert file == AgentFile(
@@ -43,6 +44,7 @@ def test_a_whole_file_of_claudes_format_is_read() -> None:
             tools=("Read", "Grep", "Agent(explore, plan)", "Bash"),
             disallowed_tools=("Write",),
             model="sonnet",
+            effort="xhigh",
             max_turns=7,
             skills=("pdf", "xls"),
             memory="project",
@@ -104,6 +106,7 @@ def test_a_model_is_kept_as_its_alias_or_id(text: str, meant: str | None) -> Non
         ("model: 5\n", "model", "text"),
         ("background: maybe\n", "background", "true or false"),
         ("memory: global\n", "memory", "user or project or local"),
+        ("effort: huge\n", "effort", "none, minimal, low, medium, high"),
         ("isolation: remote\n", "isolation", "worktree"),
         ("permissionMode: bypassPermissions\n", "permission_mode", "default, plan"),
         ("permissionMode: [plan]\n", "permission_mode", "default, plan"),
@@ -160,7 +163,6 @@ def test_hostile_names_are_refused(name: str) -> None:
     ("text", "note"),
     [
         ("color: red\n", "color"),
-        ("effort: high\n", "effort"),
         ("mcpServers: {github: {command: npx}}\n", "mcp_servers"),
         ("tools: Read, Bash(git:*)\n", "tools: Bash(git:*)"),
         ("disallowedTools: Bash(rm:*)\n", "disallowed_tools: Bash(rm:*)"),

@@ -36,11 +36,11 @@ def test_a_whole_file_of_codex_is_read() -> None:
     )
 
     assert file.agent == Agent(
-        name="scout", description="Finds.", instructions="Look.", model="gpt-5.3-codex", read_only=True,
+        name="scout", description="Finds.", instructions="Look.", model="gpt-5.3-codex", effort="high", read_only=True,
         scope="project", source=SOURCE,
     )  # fmt: skip
     assert [note.split(":")[0] for note in file.notes] == [
-        "sandbox_mode", "model_reasoning_effort", "nickname_candidates", "mcp_servers", "skills"
+        "sandbox_mode", "nickname_candidates", "mcp_servers", "skills"
     ]  # fmt: skip
     assert all("not honoured: it is for Codex" in note for note in file.notes[1:])
 
@@ -80,13 +80,13 @@ def test_a_file_of_deep_agents_is_read() -> None:
 def test_a_whole_file_of_opencode_is_read() -> None:
     """The name is the file's. Steps, model and denied tools are honoured, and what is not is named."""
     file = opencode(
-        "mode: primary\nmodel: google/gemini-3-pro\ntemperature: 0.1\nsteps: 7\nhidden: true\n"
+        "mode: primary\nmodel: google/gemini-3-pro\ntemperature: 0.1\nsteps: 7\nvariant: high\nhidden: true\n"
         "tools: {write: false, bash: true}\npermission: {webfetch: deny, lsp: deny}\n"
     )
 
     assert file.agent == Agent(
         name="x", description="Does x.", instructions="You do x.", model="google_genai:gemini-3-pro", max_turns=7,
-        disallowed_tools=("Write", "WebFetch"), scope="project", source=SOURCE,
+        effort="high", disallowed_tools=("Write", "WebFetch"), scope="project", source=SOURCE,
     )  # fmt: skip
     assert [note.split(":")[0] for note in file.notes] == ["mode", "permission", "temperature", "hidden"]
     assert not file.is_disabled

@@ -10,6 +10,7 @@ from ramet.agent.definition import Scope
 from ramet.agent.files.agent_file import AgentFile
 from ramet.agent.files.dialects.fields import FileFields
 from ramet.core.errors import InvalidValue
+from ramet.models.effort import EFFORTS
 
 _SANDBOXES = ("read-only", "workspace-write", "danger-full-access")
 _LESS = "not honoured: an agent gets no more than its parent has"
@@ -35,5 +36,6 @@ def parse(text: str, source: Path, scope: Scope) -> AgentFile:
         description=description,
         instructions=instructions,
         model=model or None,
+        effort=fields.choice("model_reasoning_effort", *EFFORTS) or None,
         read_only=sandbox == "read-only",
     )

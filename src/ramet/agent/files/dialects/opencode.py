@@ -20,6 +20,7 @@ from ramet.agent.files.dialects.fields import FileFields
 from ramet.core.errors import Unknown
 from ramet.core.policy.permissions import Effect, PermissionRule, Permissions
 from ramet.core.tool_names import EDITING_TOOLS, READING_TOOLS
+from ramet.models.effort import EFFORTS, Effort
 from ramet.models.resolve import parse as parse_model
 from ramet.tools.permissions.parsing import parse_rule
 from ramet.tools.permissions.path_rules import cost
@@ -88,6 +89,7 @@ def parse(text: str, source: Path, scope: Scope) -> AgentFile:
         description=description,
         instructions=front.body or prompt,
         model=_model(fields),
+        effort=_effort(fields),
         max_turns=steps[0] if steps else None,
         tools=translation.allowed,
         disallowed_tools=translation.denied,
@@ -107,6 +109,16 @@ def _model(fields: FileFields) -> str | None:
     except Unknown:
         fields.note("model", f"{provider}/{model}: ramet knows no provider of this name; the agent cannot start")
     return name
+
+
+def _effort(fields: FileFields) -> Effort | None:
+    """Return the effort, which OpenCode has as an option of the model, or as a variant of that name."""
+    effort, variant = fields.choice("reasoningEffort", *EFFORTS), fields.text("variant")
+    if not effort and variant in EFFORTS:
+        effort = variant
+    elif variant:
+        fields.note("variant", f"{variant[:100]}: not honoured: it is for OpenCode")
+    return cast("Effort", effort) if effort else None
 
 
 def _of_tools(fields: FileFields) -> Iterator[_Permission]:
