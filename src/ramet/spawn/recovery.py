@@ -54,6 +54,7 @@ from ramet.spawn.tool_calls import PastCalls, ToolCallLedger
 from ramet.spawn.tree import RunTree
 from ramet.spawn.verdict import lost_result, recorded_verdict
 from ramet.spawn.watches.run_watch import RunWatch
+from ramet.tools.plan_mode import leave_plan_mode
 from ramet.tools.run_info import RunInfo
 
 if TYPE_CHECKING:
@@ -257,6 +258,8 @@ def _restore_run(
     )
     abort = register.abort if ancestor is None or spawn_event.detached else ancestor.context.abort
     run = tree.spawner.builder.build(info, parent, plan, slot, budget, AbortController(abort))
+    if replay.is_plan_approved:
+        leave_plan_mode(run.context)
     run.move_below(ancestor)
     run.sandbox.missing_variables = missing
     run.persistent, run.detached = bool(spawn_data.get("persistent")), spawn_event.detached

@@ -271,7 +271,8 @@ class ToolUseContext:
     quota: QuotaReached | None = None  #: the window that it waited for in a process that has ended
     approve: Approve | None = None
     safety: Safety | None = None  #: None: calls are not voted on
-    permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, which every call must pass
+    permissions: Permissions = NO_PERMISSIONS  #: rules, which every call must pass
+    permissions_after_plan: Permissions | None = None  #: rules once a person approves its plan; None: not in plan mode
     interpreter: Interpreter | None = None  #: None: this run is in the host, where no code of an agent runs
     spill: Callable[[str, str], pathlib.Path] | None = None  #: (call id, text) -> file; None keeps only a preview
     #: persist bytes, return their name; None: not available

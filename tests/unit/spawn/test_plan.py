@@ -164,15 +164,15 @@ def test_a_sandboxed_parents_child_has_no_folder_behind_a_symbolic_link(tmp_path
 def test_skills_are_mounted_unless_the_grant_shows_them_or_the_ceiling_does_not() -> None:
     """A skill below a mount needs none of its own. The most that a policy adapter allows holds for skills, too."""
     grant = resolve_root_policy(Policy(readonly_mounts=("/project",)))
-    skills = ("/project/.claude/skills/a", "/home/me/skills/b", "/home/me/skills/b")
+    skills = ("/project/.claude/skills/a", "/elsewhere/skills/b", "/elsewhere/skills/b")
 
     mounted, added = with_skills(grant, skills, None)
     limited, none_added = with_skills(grant, skills, Policy(readonly_mounts=("/project",)))
     unlimited, also_added = with_skills(grant, skills, Policy(memory_mb=64))
 
     assert (mounted, unlimited) == (unlimited, mounted)
-    assert (added, also_added) == (("/home/me/skills/b",),) * 2
+    assert (added, also_added) == (("/elsewhere/skills/b",),) * 2
     assert mounted is not None
-    assert mounted.readonly_mounts == ("/project", "/home/me/skills/b")
+    assert mounted.readonly_mounts == ("/project", "/elsewhere/skills/b")
     assert (limited, none_added) == (grant, ())
     assert with_skills(None, skills, None) == (None, ())

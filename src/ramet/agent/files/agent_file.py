@@ -32,7 +32,7 @@ _SPELLINGS = {
     "budgetNote": "budget_note",
 }
 _UNSUPPORTED_KEYS = ("mcp_servers", "color")
-_MODES: tuple[Mode, ...] = ("acceptEdits", "dontAsk")  #: besides default and plan
+_MODES: tuple[Mode, ...] = ("plan", "acceptEdits", "dontAsk")
 _LIMITS = tuple(each.name for each in fields(Limits))
 
 
@@ -149,12 +149,10 @@ class _Reader:
 
     def mode(self, key: str) -> dict[str, Any]:
         mode = self.keys[key]
-        if mode == "plan":
-            return {"read_only": True}
         if isinstance(mode, str) and mode in _MODES:
             return {"permissions": Permissions(modes=(ModeRule(mode=mode, source=str(self.source)),))}
         if mode != "default":  # bypassPermissions above all: a file cannot free itself from the gates.
-            raise self.refuse(key, f"default, plan, {', '.join(_MODES)}")
+            raise self.refuse(key, f"default, {', '.join(_MODES)}")
         return {}
 
     def limits(self, key: str) -> dict[str, Any]:

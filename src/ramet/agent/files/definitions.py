@@ -18,7 +18,7 @@ from ramet.agent.builtin import builtin_agents
 from ramet.agent.definition import PRECEDENCE, Agent
 from ramet.agent.files.agent_file import MAX_FILE, AgentFile
 from ramet.agent.files.bounded_read import FileStamp, Unreadable, read_text
-from ramet.agent.files.dialects.reading import parse_file
+from ramet.agent.files.dialects.dialect_parser import parse_file
 from ramet.agent.files.search_paths import (
     Candidate,
     Problem,

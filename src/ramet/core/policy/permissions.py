@@ -73,6 +73,10 @@ class Permissions(Struct, frozen=True, kw_only=True, omit_defaults=True):
         order: tuple[Mode, ...] = ("plan", "dontAsk", "bypassPermissions", "acceptEdits")
         return next((mode for mode in order if self.mode(mode) is not None), "default")
 
+    def without_mode(self, mode: Mode) -> Permissions:
+        """Return the same rules, and the other modes."""
+        return Permissions(rules=self.rules, modes=tuple(each for each in self.modes if each.mode != mode))
+
     def narrowing(self) -> Permissions:
         """Return only the rules and modes that narrow."""
         return Permissions(

@@ -20,6 +20,9 @@ from ramet.core.policy.capabilities import Capability, is_code
 from ramet.tools.agents.task_result import task_result_tools
 from ramet.tools.memory.memory import memory_tool
 from ramet.tools.memory.memory_folder import MemoryFolder
+from ramet.tools.plan_mode import NAME as EXIT_PLAN_MODE
+from ramet.tools.plan_mode import PROMPT as PLAN_PROMPT
+from ramet.tools.plan_mode import plan_tool
 from ramet.tools.python import python_tool
 from ramet.tools.skills.skill_tool import NAME as SKILL
 from ramet.tools.skills.skill_tool import skill_tool
@@ -52,6 +55,11 @@ def _skill_names(agent: Agent) -> Sequence[str]:
     return agent.skills or ((EVERY,) if SKILL in (agent.tool_entries or ()) else ())
 
 
+def _plans(agent: Agent) -> bool:
+    """Return whether an agent begins in plan mode, and can present its plan."""
+    return agent.permissions.mode("plan") is not None and EXIT_PLAN_MODE not in agent.disallowed_tools
+
+
 class Prompts:
     """A builder of system prompts.
 
@@ -76,6 +84,8 @@ class Prompts:
                 f"{_MAY_USE}\n{capability_listing(_loaded_object(agent, each) for each in agent.capabilities)}"
             )
         sections.append(render_listing(load_skills(_skill_names(agent), self._skills)))
+        if _plans(agent):
+            sections.append(PLAN_PROMPT)
         folder = self.memory(agent)
         if folder is not None:
             sections.append(memory_prompt(folder))
@@ -100,7 +110,8 @@ class Prompts:
         # An agent with a task works in a sandbox if it may use code; for a resumed one only its grant says so.
         is_sandboxed = agent.policy is not None or agent.concludes
         code = (python_tool(),) if is_sandboxed and (agent.setup or any(map(is_code, agent.capabilities))) else ()
-        return (*notes, *reading, *code, *(task_result_tools() if agent.concludes else ()))
+        planning = (plan_tool(),) if _plans(agent) else ()
+        return (*notes, *reading, *planning, *code, *(task_result_tools() if agent.concludes else ()))
 
     def memory(self, agent: Agent) -> MemoryFolder | None:
         """Return the folder of the agent's own notes, if it keeps any.

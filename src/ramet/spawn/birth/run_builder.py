@@ -75,6 +75,11 @@ class RunBuilder:
             ask, label, compaction, window = no_model, str(agent.model or ""), None, None
         gates = parent.gates if parent is not None else ()
         background = request.background if request.background is not None else agent.background
+        permissions, after_plan = self._permissions(agent.permissions, parent), None
+        if plan.is_fork and parent is not None:  # It goes on where its parent is, and cannot leave that by itself.
+            permissions = parent.context.permissions
+        elif agent.permissions.mode("plan") is not None:
+            after_plan = self._permissions(agent.permissions.without_mode("plan"), parent)
         activity = RunActivity(services.record, services.clock)
         context = ToolUseContext(
             run=info,
@@ -94,7 +99,8 @@ class RunBuilder:
             meter=services.meter,
             approve=services.approve,
             safety=services.safety,
-            permissions=self._permissions(agent, parent),
+            permissions=permissions,
+            permissions_after_plan=after_plan,
             spill=services.spill(info),
             store_blob=services.store_blob(info),
             processes=services.processes,
@@ -150,12 +156,12 @@ class RunBuilder:
         context.tools = plan.toolset.tools if plan.is_fork else self._with_types(run, plan.toolset.tools)
         return run
 
-    def _permissions(self, agent: Agent, parent: Run | None) -> Permissions:
+    def _permissions(self, own: Permissions, parent: Run | None) -> Permissions:
         """Return the rules for a run: those of the tree, what narrows the runs above it, and its definition's own."""
         of_tree = self._services.permissions
         if parent is None or parent.context.permissions == of_tree:
-            return of_tree.merge(agent.permissions) if agent.permissions else of_tree
-        return of_tree.merge(parent.context.permissions.narrowing()).merge(agent.permissions)
+            return of_tree.merge(own) if own else of_tree
+        return of_tree.merge(parent.context.permissions.narrowing()).merge(own)
 
     def show_types(self, run: Run) -> None:
         """Update the Agent tool of a living run to list the current types."""

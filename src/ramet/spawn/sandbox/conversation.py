@@ -131,6 +131,7 @@ class SandboxedConversation:
             hooks=_reported_events(context),
             gated=context.safety is not None,
             permissions=context.permissions,
+            permissions_after_plan=context.permissions_after_plan,
             steps=context.steps,
             resumes=run.turn.resumes,
             replied=run.turn.replies if run.turn.resumes else 0,

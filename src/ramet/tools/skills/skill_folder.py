@@ -45,7 +45,7 @@ class Listing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SkillFolder:
-    """One skill that an agent may use: its name, its folder, and the hash of the text that the agent was offered."""
+    """A skill that an agent may use: its name, its folder, and the hash of the text that the agent was offered."""
 
     name: str
     path: str  #: absolute, without a link in it

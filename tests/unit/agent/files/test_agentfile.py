@@ -176,17 +176,12 @@ def test_known_but_unsupported_keys_are_noted(text: str, note: str) -> None:
     assert "not supported yet" in note_text
 
 
-def test_plan_mode_is_read_only() -> None:
-    """Plan mode narrows, so that it is supported."""
-    assert parse("permissionMode: plan\n").agent.read_only
-    assert not parse("permissionMode: default\n").agent.read_only
-
-
-def test_dont_ask_narrows_and_holds_in_every_file() -> None:
+@pytest.mark.parametrize("mode", ["plan", "dontAsk", "default"])
+def test_a_mode_that_narrows_holds_in_every_file(mode: str) -> None:
     """The mode becomes a rule of the agent; nothing is noted."""
-    file = parse("permissionMode: dontAsk\n", scope="project")
+    file = parse(f"permissionMode: {mode}\n", scope="project")
 
-    assert file.agent.permissions.prevailing_mode() == "dontAsk"
+    assert file.agent.permissions.prevailing_mode() == mode
     assert file.notes == ()
 
 

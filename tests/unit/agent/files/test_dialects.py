@@ -9,7 +9,7 @@ import pytest
 from ramet.agent.definition import Agent
 from ramet.agent.files.agent_file import AgentFile
 from ramet.agent.files.definitions import load_definitions
-from ramet.agent.files.dialects.reading import parse_file
+from ramet.agent.files.dialects.dialect_parser import parse_file
 from ramet.agent.files.search_paths import Dialect
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.permissions import Permissions

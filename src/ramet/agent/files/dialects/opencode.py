@@ -57,7 +57,7 @@ MAX_COST: Final = 3_000  #: of all patterns of one file, as in settings files
 
 
 class _Permission(NamedTuple):
-    """One line of the map: what happens to calls of a tool that fit the pattern."""
+    """A line of the map: what happens to calls of a tool that fit the pattern."""
 
     tool: str  #: OpenCode's name, or `*`
     pattern: str
