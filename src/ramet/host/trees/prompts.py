@@ -49,8 +49,11 @@ def _loaded_object(agent: Agent, capability: Capability) -> tuple[Capability, An
 
 
 def _skill_names(agent: Agent) -> Sequence[str]:
-    """Return the skills that a definition asks for: by name, or every one by the entry `Skill` in its tools."""
-    if SKILL in agent.disallowed_tools:
+    """Return the skills that a definition asks for: by name, or every one by the entry `Skill` in its tools.
+
+    An agent that another agent made has none: an agent's word grants no skills.
+    """
+    if SKILL in agent.disallowed_tools or (agent.ref is not None and agent.ref.path):
         return ()
     return agent.skills or ((EVERY,) if SKILL in (agent.tool_entries or ()) else ())
 
