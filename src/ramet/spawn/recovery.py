@@ -54,7 +54,7 @@ from ramet.spawn.tool_calls import PastCalls, ToolCallLedger
 from ramet.spawn.tree import RunTree
 from ramet.spawn.verdict import lost_result, recorded_verdict
 from ramet.spawn.watches.run_watch import RunWatch
-from ramet.tools.plan_mode import leave_plan_mode
+from ramet.tools.permissions.plan_mode import leave_plan_mode
 from ramet.tools.run_info import RunInfo
 
 if TYPE_CHECKING:

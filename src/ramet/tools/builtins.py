@@ -11,7 +11,7 @@ from ramet.tools.agents.agents import agent_tool, companion_tools
 from ramet.tools.agents.authoring import authoring_tools
 from ramet.tools.agents.task_result import task_result_tools
 from ramet.tools.arguments import BuiltinTool
-from ramet.tools.plan_mode import plan_tool
+from ramet.tools.permissions.plan_mode import plan_tool
 from ramet.tools.python import python_tool
 from ramet.tools.workspace import workspace_tools
 

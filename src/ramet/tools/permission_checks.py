@@ -12,9 +12,9 @@ from ramet.tools.context import ToolUseContext
 from ramet.tools.decisions import HookDecision
 from ramet.tools.permissions.evaluation import Call, judge, may_change
 from ramet.tools.permissions.path_rules import ANY_CHILD, bind
+from ramet.tools.permissions.plan_mode import NAME as EXIT_PLAN_MODE
+from ramet.tools.permissions.plan_mode import QUESTION
 from ramet.tools.permissions.worktree_copies import Checkouts
-from ramet.tools.plan_mode import NAME as EXIT_PLAN_MODE
-from ramet.tools.plan_mode import QUESTION
 
 
 def rule_on_call(context: ToolUseContext, tool: str, args: Mapping[str, Any]) -> Ruling:

@@ -14,7 +14,7 @@ from ramet.host.approvals import Pending
 from ramet.host.session import Session
 from ramet.models.scripted.dialogue import Call
 from ramet.models.scripted.model import ScriptedModel
-from ramet.tools.plan_mode import QUESTION
+from ramet.tools.permissions.plan_mode import QUESTION
 from ramet.tools.workspace import workspace_tools
 from tests.trips.kits.isolated import BackendName
 from tests.trips.kits.isolated import usual_backend as backend

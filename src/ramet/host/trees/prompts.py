@@ -20,9 +20,9 @@ from ramet.core.policy.capabilities import Capability, is_code
 from ramet.tools.agents.task_result import task_result_tools
 from ramet.tools.memory.memory import memory_tool
 from ramet.tools.memory.memory_folder import MemoryFolder
-from ramet.tools.plan_mode import NAME as EXIT_PLAN_MODE
-from ramet.tools.plan_mode import PROMPT as PLAN_PROMPT
-from ramet.tools.plan_mode import plan_tool
+from ramet.tools.permissions.plan_mode import NAME as EXIT_PLAN_MODE
+from ramet.tools.permissions.plan_mode import PROMPT as PLAN_PROMPT
+from ramet.tools.permissions.plan_mode import plan_tool
 from ramet.tools.python import python_tool
 from ramet.tools.skills.skill_tool import NAME as SKILL
 from ramet.tools.skills.skill_tool import skill_tool

@@ -12,8 +12,8 @@ from ramet.spawn.tool_calls import ToolCallLedger
 from ramet.tools.context import CurrentCall, ToolUseContext, current_call
 from ramet.tools.decisions import Approval, HookDecision
 from ramet.tools.permission_checks import narrow_decision, rule_on_call
-from ramet.tools.plan_mode import NAME as EXIT_PLAN_MODE
-from ramet.tools.plan_mode import leave_plan_mode
+from ramet.tools.permissions.plan_mode import NAME as EXIT_PLAN_MODE
+from ramet.tools.permissions.plan_mode import leave_plan_mode
 from ramet.wire.guest_protocol.answer_data import ApprovalReply, HookReply, SafetyReply
 from ramet.wire.guest_protocol.guest_to_host import Approve, FireHook, ProposeCall
 
