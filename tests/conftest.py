@@ -115,6 +115,7 @@ def _pass_hang_ups_to_started_programs() -> None:
 _ATTACKED = re.compile(r"\[(?:.*-)?(me|ordinary|bare)-(?:bwrap|local)\b")
 #: Seconds that a test takes, by the beginning of its path, where it is not 0.5: the longest shares come first.
 _SECONDS = {
+    "tests/conformance/test_backends.py::test_a_backend_keeps_the_contract_for_an_ordinary_user": 60.0,
     "tests/unit/benchmarks/": 3.0,
     "tests/unit/isolation/": 0.2,
     "tests/unit/": 0.03,
