@@ -104,3 +104,33 @@ async def test_a_skill_that_became_a_link_is_not_mounted(
     assert result.status is Status.FAILED
     assert "it leads through a symbolic link" in str(result.error)
     assert not any("SECRET" in each for each in texts)
+
+
+async def test_a_conversation_that_goes_on_later_has_its_skills(
+    tmp_path: pathlib.Path, home: pathlib.Path, backend: BackendName
+) -> None:
+    """The record has the folders that were mounted. What took the place of one meanwhile is not mounted."""
+    cwd, user_dir = tmp_path / "work", home / ".ramet"
+    cwd.mkdir()
+    adding, other = (write_skill(user_dir, name, f"The text of {name}.") for name in ("adding", "other"))
+    agent = Agent(name="adder", tools=["Bash"], skills=["adding", "other"])
+    scripts: list[list[Call | str]] = [["1"], [Call("Skill", {"skill": "adding"}), "2"], ["3"]]
+    results = []
+    for script in scripts:
+        async with (
+            AgentRuntime(cwd, user_dir=user_dir, backend=backend) as runtime,
+            Session(
+                ScriptedModel(script), workspace_tools(), agent=agent, cwd=cwd, runtime=runtime, root_policy=Policy(),
+                session_id="s", unattended=True,
+            ) as session,
+        ):  # fmt: skip
+            results.append(await session.ask("Go on."))
+            texts = [str(each.content) for each in session.messages]
+        if len(results) == 2:
+            assert any("The text of adding." in each for each in texts)
+            other.rename(tmp_path / "moved")
+            os.symlink(adding, other)  # noqa: PTH211
+
+    assert [each.value for each in results[:2]] == ["1", "2"]
+    assert results[2].status is Status.FAILED
+    assert "it leads through a symbolic link" in str(results[2].error)
