@@ -24,7 +24,9 @@ from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.core.mcp.server_entry import McpServer, as_servers
 from ramet.core.outcome import T
 from ramet.core.policy.capabilities import Capability
+from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy.policy import Policy
+from ramet.models.effort import EFFORTS, Effort
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
@@ -38,7 +40,9 @@ MEMORY_SCOPES = ("user", "project", "local")
 
 
 #: What only agents have whose loop is ramet's own.
-_OF_OWN_LOOP = ("tools", "disallowed_tools", "read_only", "output", "skills", "memory", "setup", "capabilities", "mcp")
+_OF_OWN_LOOP = (
+    *("tools", "disallowed_tools", "read_only", "effort", "output", "skills", "memory", "setup", "capabilities", "mcp"),
+)
 
 R = TypeVar("R")
 
@@ -57,8 +61,10 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
     primer: str = ""  #: precedes the instructions; describes its role, in an agent that another agent created
     instructions: str = ""
     model: str | BaseChatModel | None = None
+    effort: Effort | None = None  #: of its model's reasoning; None: as its parent's, a root's the provider's default
     tools: Sequence[str | BaseTool | Callable[..., Any]] | None = None
     disallowed_tools: Sequence[str] = ()
+    permissions: Permissions = NO_PERMISSIONS  #: rules for its calls; those that narrow hold for all below it, too
     read_only: bool = False  #: keeps only tools that declare to be read-only: a file's `permissionMode: plan`
     max_turns: int | None = None
     limits: Limits = field(default_factory=Limits)
@@ -108,6 +114,8 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
         if self.model == "inherit":  # the form in agent files
             object.__setattr__(self, "model", None)
         check_model("model", self.model)
+        if self.effort is not None and self.effort not in EFFORTS:
+            raise InvalidValue("effort", self.effort, f"{', '.join(EFFORTS)}, or None")
         for each in ("read_only", "background", "concludes"):
             check_bool(each, getattr(self, each))
         if self.budget_note is not None:
@@ -119,6 +127,7 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
         if not isinstance(self.limits, Limits):
             raise InvalidValue("limits", self.limits, "ramet.Limits")
         check_instance("watch", self.watch, Watch, "ramet.Watch")
+        check_instance("permissions", self.permissions, Permissions, "ramet.core.policy.permissions.Permissions")
         if self.isolation is not None and self.isolation not in ISOLATIONS:
             raise InvalidValue("isolation", self.isolation, " or ".join(ISOLATIONS))
         if self.policy is not None and not isinstance(self.policy, Policy):

@@ -23,6 +23,7 @@ from ramet.cli.pauses.amounts import amounts
 from ramet.cli.pauses.handler import PauseHandler
 from ramet.cli.pauses.leaving import leave_process, print_commands
 from ramet.cli.pauses.raising import RaiseAtResume
+from ramet.cli.project import home_folder
 from ramet.cli.render.approvals import Questions
 from ramet.cli.render.console import console, print_note
 from ramet.cli.render.report import print_result
@@ -240,7 +241,7 @@ class Resumption:
 
     async def _runtime(self, backend: Any) -> AgentRuntime:
         if (runtime := self._runtimes.get(backend)) is None:
-            runtime = AgentRuntime(self._options.dir, user_dir=user_dir(), backend=backend)
+            runtime = AgentRuntime(self._options.dir, user_dir=user_dir(), home=home_folder(), backend=backend)
             self._runtimes[backend] = await self._stack.enter_async_context(runtime)
         return runtime
 

@@ -27,13 +27,16 @@ COORDINATING_TOOLS: Final = frozenset(
     }
 )
 
+#: The tool with which an agent in plan mode presents its plan.
+EXIT_PLAN_MODE: Final = "ExitPlanMode"
+
 #: Tools of ramet and of Claude Code. A rule that names one of them in another case is a mistake.
 KNOWN_TOOLS: Final = (
     READING_TOOLS
     | EDITING_TOOLS
     | COORDINATING_TOOLS
     | ALIASES.keys()
-    | {"Bash", "python", "WebFetch", "WebSearch", "Skill", "TodoWrite", "KillShell", "BashOutput", "ExitPlanMode"}
+    | {"Bash", "python", "WebFetch", "WebSearch", "Skill", "TodoWrite", "KillShell", "BashOutput", EXIT_PLAN_MODE}
 )
 
 

@@ -246,6 +246,7 @@ def _context(
         approve=partial(approve, link),
         safety=partial(ask_safety_gate, link) if start.gated else None,
         permissions=start.permissions,
+        permissions_after_plan=start.permissions_after_plan,
         steps=start.steps,
     )
     context.record = ChannelRecord(link, model, context)

@@ -22,6 +22,7 @@ from ramet.core.errors import InvalidValue, ModelFailed
 from ramet.core.events import MessageDiscarded, ModelRetried, QuotaReached
 from ramet.host.charging import Account, ForeignCharge, Provider
 from ramet.models.call import Bound, bind, complete, merge, output_limit, stream_reply
+from ramet.models.effort import Effort, with_effort
 from ramet.models.messages import input_bound
 from ramet.models.prices import PRICES, Price
 from ramet.models.providers.credentials import check_key
@@ -57,10 +58,11 @@ class Gateway:
         self._by_name: dict[str, _Port] = {}
         self._by_object: WeakValueDictionary[int, _Port] = WeakValueDictionary()  # a port keeps its model
 
-    def port(self, model: str | BaseChatModel) -> ModelPort:
-        """Return a model as runs use it. Raises Unknown or MissingExtra for a name that cannot be resolved.
+    def port(self, model: str | BaseChatModel, effort: Effort | None = None) -> ModelPort:
+        """Return a model as runs use it, with an effort if it takes that.
 
-        Raises InvalidValue for a model that is not accepted, ModelFailed for a model without a key.
+        Raises Unknown or MissingExtra for a name that cannot be resolved, InvalidValue for a model that is not
+        accepted, ModelFailed for a model without a key.
         """
         if isinstance(model, str):
             if self.accepted_models is not None and model not in self.accepted_models:
@@ -72,7 +74,16 @@ class Gateway:
             model_port = self._by_object.get(id(model))
             if model_port is None:
                 model_port = self._by_object[id(model)] = self._create_port(model)
-        return ModelPort(model_port.ask, model_port.name, model_port.window)
+        own_port = model_port if effort is None else self._with_effort(model_port, effort)
+        return ModelPort(own_port.ask, own_port.name, own_port.window, effort is not None and own_port is model_port)
+
+    def _with_effort(self, port: _Port, effort: Effort) -> _Port:
+        """Return the port of the same model with this effort; the port itself if the model does not take it."""
+        ports = port.by_effort
+        if effort not in ports:
+            model = with_effort(port.owner, effort)
+            ports[effort] = port if model is None else self._create_port(model)
+        return ports[effort]
 
     def meter(self, context: ToolUseContext, request: ForeignRequest) -> Charge:
         """Reserve for a request that another framework makes. Raises BudgetExceeded, Unknown.
@@ -120,7 +131,8 @@ class _Port:
     """A model: bound to each list of tools once, and asked through its rate limiter."""
 
     def __init__(self, model: BaseChatModel, limiter: RateLimiter, prices: Mapping[str, Price], clock: Clock) -> None:
-        self._owner = model
+        self.owner = model
+        self.by_effort: dict[Effort, _Port] = {}
         self._model, requests = without_retries(model)
         self.name = limiter.name
         self.provider = Provider(self.name, requests, lambda: output_limit(self._model), prices)

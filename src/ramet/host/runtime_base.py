@@ -72,6 +72,8 @@ class RuntimeBase:
         retry: RetryPolicy | None = None,
         user_dir: pathlib.Path | None = None,
         user_texts: bool = True,
+        home: pathlib.Path | None = None,
+        plugin_dirs: Sequence[pathlib.Path] = (),
         grace_s: float = GRACE_S,
         backend: BackendName | Backend | None = None,
         store: Store | None = None,
@@ -102,7 +104,7 @@ class RuntimeBase:
         self.gateway = Gateway(self.clock, prices=prices, retry=retry)
         self._forwarder = Forwarder(self.gateway)
         self.user_dir, self.grace_s = user_dir, grace_s
-        self._user_texts = user_texts
+        self._user_texts, self._home, self._plugin_dirs = user_texts, home, tuple(plugin_dirs)
         self._entropy = entropy
         self._loop = RuntimeLoop("this runtime was not started")
         self.telemetry = Telemetry()
@@ -146,6 +148,8 @@ class RuntimeBase:
             transcripts=transcripts_dir,
             user_dir=user_dir,
             user_texts=user_texts,
+            home=home,
+            plugin_dirs=self._plugin_dirs,
             grace_s=grace_s,
             entropy=entropy,
             keep_s=checked_keep(keep_results_seconds),
@@ -262,7 +266,14 @@ class RuntimeBase:
 
         Raises Unreadable or InvalidValue for settings that cannot be understood.
         """
-        return Project.open(folder, user_dir=self.user_dir, user_texts=self._user_texts, call=call)
+        return Project.open(
+            folder,
+            user_dir=self.user_dir,
+            user_texts=self._user_texts,
+            home=self._home if self._user_texts else None,
+            plugin_dirs=self._plugin_dirs,
+            call=call,
+        )
 
     def open_tree(self, plan: TreeOptions) -> OpenTree:
         """Open a tree without a root, with services of its own.

@@ -8,6 +8,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from msgspec import structs
+
 from ramet.agent.adopted.mark import AdoptedFunction
 from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
@@ -124,6 +126,23 @@ def narrowed_to(most: Policy, grant: Grant | None, parent: Run | None, services:
     if most.allowed_endpoints:
         _check_endpoints(narrowed_grant.allowed_endpoints, grant.allowed_endpoints, services)
     return narrowed_grant
+
+
+def with_skills(
+    grant: Grant | None, folders: Sequence[str], most: Policy | None
+) -> tuple[Grant | None, tuple[str, ...]]:
+    """Return the grant with read-only mounts of the skills of a run's definition, and the folders that were added.
+
+    What `most` does not cover is not added; the Skill tool then says that the folder is not mounted.
+    """
+    if grant is None:
+        return None, ()
+    added = rights.uncovered_mounts(grant.mounts.paths, tuple(dict.fromkeys(folders)))
+    if most is not None and (most.readonly_mounts is not None or most.writable_mounts is not None):
+        allowed = (*(most.readonly_mounts or ()), *(most.writable_mounts or ()))
+        uncovered = rights.uncovered_mounts(allowed, added)
+        added = [each for each in added if each not in uncovered]
+    return structs.replace(grant, readonly_mounts=(*grant.readonly_mounts, *added)), tuple(added)
 
 
 def mount_roots_of(

@@ -26,6 +26,7 @@ from ramet.core.policy.policy import Grant, Policy
 from ramet.isolation.contract import Backend, Sandbox
 from ramet.isolation.git.git import Git
 from ramet.isolation.workspace.run_dirs import RunFolder
+from ramet.models.effort import Effort
 from ramet.spawn.result_cache import Results
 from ramet.spawn.run import Run
 from ramet.spawn.served_ports import Ports
@@ -56,6 +57,14 @@ class ModelPort(NamedTuple):
     ask: Ask
     label: str  #: name for events and prices
     window: int | None = None  #: input tokens that it accepts, if it says so
+    ignores_effort: bool = False  #: an effort was asked for, and the model does not take it
+
+
+class ModelPorts(Protocol):
+    """The models of a tree."""
+
+    def __call__(self, model: str | BaseChatModel, effort: Effort | None = None, /) -> ModelPort:
+        """Return a model, with an effort if it takes that. Raises Unknown, MissingExtra, ModelFailed, InvalidValue."""
 
 
 class Placement(Protocol):
@@ -158,7 +167,7 @@ class Memory(Protocol):
 class TreePorts:
     """The ports of one tree."""
 
-    model: Callable[[str | BaseChatModel], ModelPort]  #: raises Unknown, MissingExtra
+    model: ModelPorts
     record: Callable[[Event], Event]
     feed: Callable[[RunInfo, AIMessageChunk, str], None]  #: a chunk of a reply: provisional
     clock: Clock

@@ -54,6 +54,7 @@ from ramet.spawn.tool_calls import PastCalls, ToolCallLedger
 from ramet.spawn.tree import RunTree
 from ramet.spawn.verdict import lost_result, recorded_verdict
 from ramet.spawn.watches.run_watch import RunWatch
+from ramet.tools.permissions.plan_mode import leave_plan_mode
 from ramet.tools.run_info import RunInfo
 
 if TYPE_CHECKING:
@@ -244,6 +245,7 @@ def _restore_run(
         policy_ceiling=narrowed_in(spawn_data),
         capsule=capsule_in(spawn_data) if grant is not None else None,
         clone=clone_in(spawn_data, services.git),
+        skill_folders=tuple(spawn_data.get("skill_folders", ())),
         toolset=toolset,
         system=tuple(SystemMessage(content=text) for text in spawn_data.get("system", ())),
         cwd=cwd,
@@ -256,6 +258,8 @@ def _restore_run(
     )
     abort = register.abort if ancestor is None or spawn_event.detached else ancestor.context.abort
     run = tree.spawner.builder.build(info, parent, plan, slot, budget, AbortController(abort))
+    if replay.is_plan_approved:
+        leave_plan_mode(run.context)
     run.move_below(ancestor)
     run.sandbox.missing_variables = missing
     run.persistent, run.detached = bool(spawn_data.get("persistent")), spawn_event.detached

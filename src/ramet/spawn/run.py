@@ -93,6 +93,7 @@ class RunSandbox:
     mcp_client: McpClient | None = None  #: for the servers that run in it
     missing_variables: tuple[str, ...] = ()  #: variables whose values only a sandbox that continues has
     clone: Clone | None = None  #: of a run that works in a clone of a repository
+    skill_folders: tuple[str, ...] = ()  #: mounts of its skills, beyond its policy
     folder: RunFolder | None = None
     is_folder_lost: bool = False  #: the run continues in an empty folder, and its agent was not informed yet
     was_started: bool = False  #: its folder may hold files

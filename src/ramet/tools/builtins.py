@@ -11,6 +11,7 @@ from ramet.tools.agents.agents import agent_tool, companion_tools
 from ramet.tools.agents.authoring import authoring_tools
 from ramet.tools.agents.task_result import task_result_tools
 from ramet.tools.arguments import BuiltinTool
+from ramet.tools.permissions.plan_mode import plan_tool
 from ramet.tools.python import python_tool
 from ramet.tools.workspace import workspace_tools
 
@@ -22,7 +23,14 @@ def builtin_tools(types: Mapping[str, str]) -> dict[str, BaseTool]:
 
 @cache
 def _stateless_tools() -> tuple[BaseTool, ...]:
-    return (*workspace_tools(), python_tool(), *companion_tools(), *authoring_tools(), *task_result_tools())
+    return (
+        *workspace_tools(),
+        python_tool(),
+        *companion_tools(),
+        *authoring_tools(),
+        *task_result_tools(),
+        plan_tool(),
+    )
 
 
 def is_builtin(tool: BaseTool) -> bool:

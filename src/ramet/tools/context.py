@@ -272,7 +272,8 @@ class ToolUseContext:
     approve: Approve | None = None
     withdraw_restored: Callable[[RunId], None] | None = None  #: closes questions that a run will not ask again
     safety: Safety | None = None  #: None: calls are not voted on
-    permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, which every call must pass
+    permissions: Permissions = NO_PERMISSIONS  #: rules, which every call must pass
+    permissions_after_plan: Permissions | None = None  #: rules once a person approves its plan; None: not in plan mode
     interpreter: Interpreter | None = None  #: None: this run is in the host, where no code of an agent runs
     spill: Callable[[str, str], pathlib.Path] | None = None  #: (call id, text) -> file; None keeps only a preview
     #: persist bytes, return their name; None: not available

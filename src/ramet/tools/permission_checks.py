@@ -12,6 +12,8 @@ from ramet.tools.context import ToolUseContext
 from ramet.tools.decisions import HookDecision
 from ramet.tools.permissions.evaluation import Call, judge, may_change
 from ramet.tools.permissions.path_rules import ANY_CHILD, bind
+from ramet.tools.permissions.plan_mode import NAME as EXIT_PLAN_MODE
+from ramet.tools.permissions.plan_mode import QUESTION
 from ramet.tools.permissions.worktree_copies import Checkouts
 
 
@@ -19,6 +21,8 @@ def rule_on_call(context: ToolUseContext, tool: str, args: Mapping[str, Any]) ->
     """Return the ruling of the context's rules on a call."""
     if not context.permissions:
         return Ruling()
+    if tool == EXIT_PLAN_MODE and context.permissions_after_plan is not None:
+        return Ruling("ask", QUESTION)
     tool_object = next((each for each in context.tools if each.name == tool), None)
     read_only = tool_object is not None and bool((tool_object.metadata or {}).get("read_only"))
     changes = may_change(tool, read_only=read_only)

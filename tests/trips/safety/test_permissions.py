@@ -12,9 +12,13 @@ from ramet.agent.definition import Agent
 from ramet.cli.main import main
 from ramet.core.errors import InvalidValue, RametError
 from ramet.core.events import ApprovalAsked, ToolEnded, ToolStarted
+from ramet.core.policy.permissions import ModeRule, Permissions
+from ramet.core.schedules.schedule import AgentTarget
 from ramet.host.approvals import Pending
 from ramet.host.recovery.resume import resolve_inputs, unfinished_trees
 from ramet.host.runtime import AgentRuntime
+from ramet.host.schedules.target import load, target_of
+from ramet.host.serialize.recipes import agent_of, recipe
 from ramet.host.session import Session
 from ramet.models.scripted.dialogue import Call
 from ramet.models.scripted.model import ScriptedModel
@@ -135,6 +139,59 @@ async def test_rules_hold_in_a_child(project: pathlib.Path) -> None:
 
     assert "Bash(rm:*)" in results["c1"]
     assert (project / "public").exists()
+
+
+async def test_rules_of_a_definition_hold_for_it_and_below_it(project: pathlib.Path) -> None:
+    """Its parent is not bound by them. Its own children are, and `dontAsk` holds for them, too."""
+    (project / ".opencode" / "agents").mkdir(parents=True)
+    (project / ".opencode" / "agents" / "careful.md").write_text(
+        "---\ndescription: Careful\npermission: {bash: {'*': deny, 'echo *': allow}}\n---\nBe careful.\n"
+    )
+    quiet = WORKER.replace(
+        name="quiet",
+        permissions=Permissions(modes=(ModeRule(mode="dontAsk", source="quiet"),)),
+        tools=["Write", "Agent"],
+    )
+    script: dict[str, list[Any]] = {
+        "Go.": [
+            shell_call("rm link", "c0"),
+            Call("Agent", {"subagent_type": "careful", "prompt": "be careful", "name": "one"}),
+            Call("Agent", {"subagent_type": "quiet", "prompt": "be quiet", "name": "three"}),
+            "done",
+        ],
+        "be careful": [
+            shell_call("rm public", "c1"),
+            shell_call("echo yes", "c2"),
+            Call("Agent", {"subagent_type": "worker", "prompt": "below", "name": "two"}),
+            "I may not.",
+        ],
+        "below": [shell_call("echo yes; rm public", "c3"), "I may not either."],
+        "be quiet": [
+            Call("Agent", {"subagent_type": "worker", "prompt": "write it", "name": "four"}), "done"
+        ],
+        "write it": [Call("Write", {"file_path": "new", "content": "x"}, id="c4"), "I may not."],
+    }  # fmt: skip
+    agents = [WORKER, quiet]
+    async with Session(ScriptedModel(script), workspace_tools(), agents=agents, cwd=project) as session:
+        await session.ask("Go.")
+        texts = {
+            key: text
+            for name in ("main", "one", "two", "four")
+            for key, text in answers(run_of(session, name).context.history).items()
+        }
+        careful = session.project["careful"].replace(model="openai:gpt-5")
+
+    assert not (project / "link").is_symlink(), "the root has no rules"
+    assert "Bash except echo *" in texts["c1"]
+    assert "yes" in texts["c2"]
+    assert "Bash except echo *" in texts["c3"]
+    assert "quiet says dontAsk" in texts["c4"]
+    assert (project / "public").exists()
+    assert not (project / "new").exists()
+    assert agent_of(recipe(careful), agents={}, model=str).permissions == careful.permissions
+    target = target_of(careful, dict)
+    assert isinstance(target, AgentTarget)
+    assert load(target, dict).agent == careful
 
 
 async def test_an_agent_type_can_be_denied(project: pathlib.Path) -> None:

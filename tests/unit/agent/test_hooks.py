@@ -341,6 +341,7 @@ async def test_a_payload_names_the_run_of_its_event() -> None:
             "session_id": "run-00",
             "transcript_path": "/t/run-02.jsonl",
             "cwd": str(context.cwd),
+            "permission_mode": "default",
             "agent_id": "run-02",
             "agent_type": "explore",
             "agent_path": "main/searcher",

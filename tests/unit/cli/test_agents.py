@@ -103,6 +103,30 @@ def test_check_as_json_has_kind_and_path(project: Path, capsys: pytest.CaptureFi
     assert (row["kind"], Path(row["path"]).name) == ("problem", "broken.md")
 
 
+def test_check_names_skills_and_instructions_that_cannot_be_used(
+    project: Path, home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Skills of the folder and the user are counted. What is wrong with one, or with AGENTS.md, is a problem."""
+    keys = {(project, "pdf"): "allowed-tools: Bash", (home, "mail"): "name: mail", (project, "bad"): "name: x"}
+    for (folder, name), key in keys.items():
+        path = folder / ".agents" / "skills" / name / "SKILL.md"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"---\ndescription: d\n{key}\n---\nDo it.\n")
+    (project / "AGENTS.md").write_bytes(b"\xff")
+
+    assert main(["agents", "check", "--dir", str(project)]) == 1
+
+    out, err = capsys.readouterr()
+    skills = project / ".agents" / "skills"
+    assert out.splitlines() == [
+        f"{skills}/bad/SKILL.md: name: 'x' is not accepted; expected bad, the name of its folder; skipped",
+        f"{project}/AGENTS.md: it is not UTF-8 (byte 0); omitted",
+        f"{skills}/pdf/SKILL.md: note: allowed-tools: known, but has no effect",
+        f"{skills}/pdf/SKILL.md: note: name: missing; the standard requires it; it is known as 'pdf', like its folder",
+    ]
+    assert err == "3 agent types, 2 skills, 2 problems\n"
+
+
 def test_trust_is_shown_recorded_and_forgotten(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A change of the folder's commands withdraws the trust."""
     write(project, "hooked", HOOKED)

@@ -11,7 +11,9 @@ from typing import Literal
 import pytest
 
 from ramet import Agent
-from ramet.core.errors import InvalidValue
+from ramet.agent.files.skills import skill_search_paths
+from ramet.core.agent_ref import AgentRef
+from ramet.core.errors import InvalidValue, Unknown
 from ramet.host.trees.prompts import Prompts
 
 
@@ -29,6 +31,33 @@ def test_capabilities_are_listed_by_their_visibility() -> None:
     assert "- function dumps(obj, " in prompt
     assert "- module not_loaded_here.part" in prompt
     assert "not_loaded_here" not in sys.modules
+
+
+def test_skills_are_given_by_definitions_and_not_by_agents(tmp_path: pathlib.Path) -> None:
+    """A name, `*` and the entry `Skill` give skills, unless the tool is denied, or another agent made the agent."""
+    skill = tmp_path / ".agents" / "skills" / "pdf" / "SKILL.md"
+    skill.parent.mkdir(parents=True)
+    skill.write_text("---\nname: pdf\ndescription: Reads PDFs.\n---\nRead.\n")
+    prompts = Prompts(tmp_path, None, skills=skill_search_paths(tmp_path, None))
+    made = AgentRef("root", "1", ("child",), "2")
+    agents = {
+        "named": Agent(name="x", skills=["pdf"]),
+        "every": Agent(name="x", skills=["*"]),
+        "entry": Agent(name="x", tools=["Read", "Skill"]),
+        "root": Agent(name="x", tools=["Skill"], ref=AgentRef("x", "1", (), "1")),
+        "none": Agent(name="x"),
+        "denied": Agent(name="x", skills=["pdf"], disallowed_tools=["Skill"]),
+        "made": Agent(name="x", tools=["Skill"], skills=["pdf"], ref=made),
+    }
+
+    given = {name: [tool.name for tool in prompts.tools(each, tmp_path)] for name, each in agents.items()}
+    listed = {name: "- pdf: Reads PDFs." in prompts.system(each, tmp_path) for name, each in agents.items()}
+
+    assert given == {name: ["Skill"] if name in ("named", "every", "entry", "root") else [] for name in agents}
+    assert listed == {name: bool(tools) for name, tools in given.items()}
+    with pytest.raises(Unknown, match="xls"):
+        prompts.system(Agent(name="x", skills=["xls"]), tmp_path)
+    assert prompts.tools(Agent(name="x", skills=["xls"]), tmp_path) == ()
 
 
 @pytest.mark.parametrize(("memory", "kept_in"), [("project", "project"), ("local", "project"), ("user", "user")])

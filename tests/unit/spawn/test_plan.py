@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from ramet.agent.definition import Agent
 from ramet.core.errors import InvalidValue, SpawnRefused, Unknown
 from ramet.core.limits import RESOURCES, Limits, SpawnLimits
-from ramet.core.policy.policy import Policy
+from ramet.core.policy.policy import Policy, resolve_root_policy
 from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.birth.plan import Plan, as_agent, plan_birth
+from ramet.spawn.grants import with_skills
 from ramet.tools.spawn_request import SpawnRequest
 from tests.trips.kits.sessions import has_no_reservation, open_tree_of, run_of
 
@@ -158,3 +159,20 @@ def test_a_sandboxed_parents_child_has_no_folder_behind_a_symbolic_link(tmp_path
     for cwd in ("link", "link/below", str(repo / "link")):
         with pytest.raises(InvalidValue, match="symbolic link"):
             plan_of(session, SpawnRequest(agent=agent, cwd=cwd))
+
+
+def test_skills_are_mounted_unless_the_grant_shows_them_or_the_ceiling_does_not() -> None:
+    """A skill below a mount needs none of its own. The most that a policy adapter allows holds for skills, too."""
+    grant = resolve_root_policy(Policy(readonly_mounts=("/project",)))
+    skills = ("/project/.claude/skills/a", "/elsewhere/skills/b", "/elsewhere/skills/b")
+
+    mounted, added = with_skills(grant, skills, None)
+    limited, none_added = with_skills(grant, skills, Policy(readonly_mounts=("/project",)))
+    unlimited, also_added = with_skills(grant, skills, Policy(memory_mb=64))
+
+    assert (mounted, unlimited) == (unlimited, mounted)
+    assert (added, also_added) == (("/elsewhere/skills/b",),) * 2
+    assert mounted is not None
+    assert mounted.readonly_mounts == ("/project", "/elsewhere/skills/b")
+    assert (limited, none_added) == (grant, ())
+    assert with_skills(None, skills, None) == (None, ())

@@ -20,6 +20,7 @@ from ramet.agent.tool_entry import SPAWNERS, parse_entry, split_entries
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.limits import Limits
 from ramet.core.mcp.server_entry import McpServer, as_servers
+from ramet.core.policy.permissions import Mode, ModeRule, Permissions
 
 MAX_FILE = 256 * 1024
 MAX_ENTRIES = 500
@@ -32,10 +33,10 @@ _SPELLINGS = {
     "initialPrompt": "initial_prompt",
     "budgetNote": "budget_note",
 }
-_UNSUPPORTED_KEYS = ("effort", "color")
+_UNSUPPORTED_KEYS = ("color",)
 #: Keys that name commands, and the fields of an agent that they set.
 _RUNNING_KEYS = {"hooks": "hooks", "mcpServers": "mcp"}
-_UNSUPPORTED_MODES = ("acceptEdits", "dontAsk")
+_MODES: tuple[Mode, ...] = ("plan", "acceptEdits", "dontAsk")
 _LIMITS = tuple(each.name for each in fields(Limits))
 
 
@@ -44,6 +45,7 @@ class AgentFile(NamedTuple):
 
     agent: Agent
     notes: tuple[str, ...] = ()
+    is_disabled: bool = False  #: the file says that there is no such agent
 
 
 def has_user_authority(scope: Scope, *, trusted: bool) -> bool:
@@ -94,6 +96,13 @@ def parse_agent(
                 if scope == "project"
                 else f"{key}: off in a plugin"
             )
+    if "permissions" in values and values["permissions"].mode("acceptEdits") and not has_authority:
+        del values["permissions"]
+        notes.append(
+            "permission_mode: acceptEdits: off until the folder is trusted (ramet trust DIR)"
+            if scope == "project"
+            else "permission_mode: acceptEdits: off in a plugin"
+        )
     try:
         agent = Agent(**values, instructions=front.body, scope=scope, source=source)
     except InvalidValue as error:
@@ -156,12 +165,10 @@ class _Reader:
 
     def mode(self, key: str) -> dict[str, Any]:
         mode = self.keys[key]
-        if mode == "plan":
-            return {"read_only": True}
-        if mode in _UNSUPPORTED_MODES:
-            self.notes.append(f"permission_mode: {mode}: known, but not supported yet")
-        elif mode != "default":  # bypassPermissions above all: a file cannot free itself from the gates.
-            raise self.refuse(key, f"default, plan, {', '.join(_UNSUPPORTED_MODES)}")
+        if isinstance(mode, str) and mode in _MODES:
+            return {"permissions": Permissions(modes=(ModeRule(mode=mode, source=str(self.source)),))}
+        if mode != "default":  # bypassPermissions above all: a file cannot free itself from the gates.
+            raise self.refuse(key, f"default, {', '.join(_MODES)}")
         return {}
 
     def limits(self, key: str) -> dict[str, Any]:
@@ -242,6 +249,7 @@ _READERS: Mapping[str, Callable[[_Reader, str], dict[str, Any]]] = {
     "tools": _Reader.tools,
     "disallowed_tools": _Reader.tools,
     "model": _Reader.model,
+    "effort": _Reader.raw_value,
     "permission_mode": _Reader.mode,
     "max_turns": _Reader.raw_value,
     "skills": _Reader.names,

@@ -16,17 +16,18 @@ from typing import NamedTuple
 
 from ramet.agent.builtin import builtin_agents
 from ramet.agent.definition import PRECEDENCE, Agent
-from ramet.agent.files.agent_file import MAX_FILE, AgentFile, parse_agent
+from ramet.agent.files.agent_file import MAX_FILE, AgentFile
 from ramet.agent.files.bounded_read import FileStamp, Unreadable, read_text
+from ramet.agent.files.dialects.dialect_parser import parse_file
 from ramet.agent.files.mcp_file import ServerFile, read_server_file
 from ramet.agent.files.search_paths import (
     Candidate,
     Problem,
     SearchPath,
     agent_files,
+    agent_search_paths,
     plugin_search_paths,
-    project_search_paths,
-    user_search_paths,
+    user_agent_search_paths,
 )
 from ramet.agent.tool_entry import parse_entry
 from ramet.core.errors import InvalidValue
@@ -175,10 +176,11 @@ class Definitions(Mapping[str, Agent]):
         except Unreadable as error:
             return self._make_failed_entry(known_entry or _Entry(search_path, None, b"", None), error.reason, trusted)
         try:
-            file = parse_agent(
+            file = parse_file(
                 text,
                 source=candidate.path,
                 scope=search_path.scope,
+                dialect=search_path.dialect,
                 trusted=bool(trusted),
                 servers=self._server_file.servers,
             )
@@ -192,7 +194,9 @@ class Definitions(Mapping[str, Agent]):
         file = known_entry.file
         if file is not None and trusted is False and known_entry.search_path.scope == "project":
             memory = None if file.agent.memory == "user" else file.agent.memory
-            file = AgentFile(file.agent.replace(hooks=None, mcp=(), memory=memory), file.notes)
+            permissions = file.agent.permissions.narrowing()
+            agent = file.agent.replace(hooks=None, mcp=(), memory=memory, permissions=permissions)
+            file = AgentFile(agent, file.notes, file.is_disabled)
         consequence = "skipped" if file is None else "the version read before stays in use"
         return _Entry(known_entry.search_path, None, b"", file, f"{reason}; {consequence}")
 
@@ -213,7 +217,9 @@ class Definitions(Mapping[str, Agent]):
             for search_path in self._search_paths:
                 if search_path.scope == scope:
                     yield from (
-                        each.file.agent for each in entries.values() if each.search_path == search_path and each.file
+                        each.file.agent
+                        for each in entries.values()
+                        if each.search_path == search_path and each.file and not each.file.is_disabled
                     )
 
 
@@ -229,9 +235,10 @@ def load_definitions(
 ) -> Definitions:
     """Read all definitions: managed > call > project > user > plugin > builtin; in a scope the first folder wins.
 
-    Files are in `agents/` of each folder. A project's are in `.ramet/agents`, `.claude/agents`, `.agents/agents`; files
-    that lead out of the project are skipped. `home` is searched for `.claude/agents` in addition to `user_dir`. An
-    invalid file is reported in `.problems` and skipped. Raises InvalidValue if two of `call` have the same name.
+    Files are in `agents/` of each folder. A project's are in `.ramet/agents`, `.claude/agents`, `.agents/agents`, then
+    in the folders of other programs; files that lead out of the project are skipped. `home` is searched for the same in
+    addition to `user_dir`. An invalid file is reported in `.problems` and skipped. Raises InvalidValue if two of `call`
+    have the same name.
     """
     names = [agent.name for agent in call]
     for name in names:
@@ -239,8 +246,8 @@ def load_definitions(
             raise InvalidValue("agents", name, "one definition of each name")
     search_paths = [
         *([SearchPath(managed_dir / "agents", "managed")] if managed_dir is not None else []),
-        *(project_search_paths(project_dir, "agents") if project_dir is not None else ()),
-        *(user_search_paths(user_dir, home, "agents") if user_dir is not None else ()),
+        *(agent_search_paths(project_dir) if project_dir is not None else ()),
+        *(user_agent_search_paths(user_dir, home) if user_dir is not None else ()),
         *plugin_search_paths(plugin_dirs, "agents"),
     ]
     # Copies: what a program declares for an agent later does not change trees that are open.

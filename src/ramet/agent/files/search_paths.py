@@ -7,13 +7,29 @@ import stat
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from ramet.agent.definition import Scope
 from ramet.agent.files.bounded_read import FileStamp, Unreadable, real_path
 
 #: Folders of a project that hold tools' files; the first wins. `.agents` belongs to no tool and is read by several.
 PROJECT_FOLDERS = (".ramet", ".claude", ".agents")
+#: The form of agent files: Claude Code's, which is also ramet's, or another program's.
+Dialect = Literal["claude", "codex", "opencode", "deepagents"]
+#: Further folders of a project with agent files, in the dialects of other programs.
+DIALECT_FOLDERS: tuple[tuple[str, Dialect], ...] = (
+    (".codex/agents", "codex"),
+    (".opencode/agents", "opencode"),
+    (".opencode/agent", "opencode"),
+    (".deepagents/agents", "deepagents"),
+)
+#: The same of a user, below the home directory.
+_HOME_FOLDERS: tuple[tuple[str, Dialect], ...] = (
+    (".agents/agents", "claude"),
+    (".codex/agents", "codex"),
+    (".config/opencode/agents", "opencode"),
+    (".config/opencode/agent", "opencode"),
+)
 MAX_ENTRIES = 1_000  #: maximum entries examined below one folder
 MAX_DEPTH = 4
 
@@ -24,6 +40,13 @@ class SearchPath(NamedTuple):
     folder: Path
     scope: Scope
     fence: Path | None = None
+    dialect: Dialect = "claude"
+
+    def is_agent_file(self, path: Path) -> bool:
+        """Return whether a file of this name defines an agent in this dialect."""
+        if self.dialect == "deepagents":
+            return path.name == "AGENTS.md" and path.parent.parent == self.folder
+        return path.suffix == (".toml" if self.dialect == "codex" else ".md")
 
 
 class Candidate(NamedTuple):
@@ -48,6 +71,20 @@ def project_search_paths(project_dir: Path, kind: str) -> tuple[SearchPath, ...]
     return tuple(SearchPath(project_dir / each / kind, "project", project_dir) for each in PROJECT_FOLDERS)
 
 
+def agent_search_paths(project_dir: Path) -> tuple[SearchPath, ...]:
+    """Return a project's folders of agent files, in every dialect."""
+    others = (SearchPath(project_dir / name, "project", project_dir, dialect) for name, dialect in DIALECT_FOLDERS)
+    return (*project_search_paths(project_dir, "agents"), *others)
+
+
+def user_agent_search_paths(user_dir: Path, home: Path | None) -> tuple[SearchPath, ...]:
+    """Return the user's folders of agent files, in every dialect."""
+    own = user_search_paths(user_dir, home, "agents")
+    if home is None:
+        return own
+    return (*own, *(SearchPath(home / name, "user", None, dialect) for name, dialect in _HOME_FOLDERS))
+
+
 def user_search_paths(user_dir: Path, home: Path | None, kind: str) -> tuple[SearchPath, ...]:
     """Return the user's folders of `kind`: ramet's own, then that of Claude users."""
     own = SearchPath(user_dir / kind, "user")
@@ -60,7 +97,7 @@ def plugin_search_paths(plugin_dirs: Sequence[Path], kind: str) -> tuple[SearchP
 
 
 def agent_files(search_path: SearchPath) -> Iterator[Candidate | Unreadable]:
-    """Yield every `*.md` below a place, by name, and every obstacle; one stat per entry, without reading.
+    """Yield every agent file below a place, by name, and every obstacle; one stat per entry, without reading.
 
     Linked folders are not entered, so link loops are not followed. Bounded in depth and number. A missing folder is
     empty; one that cannot be listed is an obstacle with the folder's own path.
@@ -99,7 +136,7 @@ def agent_files(search_path: SearchPath) -> Iterator[Candidate | Unreadable]:
                         yield Unreadable(path, f"folders are read {MAX_DEPTH} deep, this one is deeper")
                 elif entry.is_symlink() and entry.is_dir():
                     yield Unreadable(path, "linked folders are not entered")
-                elif entry.name.endswith(".md"):
+                elif search_path.is_agent_file(path):
                     yield _check_file(path, entry, search_path.fence)
             except OSError as error:
                 yield Unreadable(path, f"it cannot be reached: {error.strerror}")

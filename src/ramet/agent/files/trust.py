@@ -195,6 +195,9 @@ def _agents(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
             if keys.get("memory") == "user":
                 description = "memory: user: it reads and rewrites your own notes of that agent"
                 yield Runnable(_name(root, candidate.path), description, _hash(str(keys.get("name")).encode()))
+            if "acceptEdits" in (keys.get("permissionMode"), keys.get("permission_mode")):
+                description = "permissionMode: acceptEdits: nobody is asked before it changes files"
+                yield Runnable(_name(root, candidate.path), description, _hash(str(keys.get("name")).encode()))
             for key, description in _RUNNING_KEYS.items():
                 if content := keys.get(key):
                     canonical = json.dumps(content, sort_keys=True, default=repr)

@@ -204,6 +204,7 @@ class HookRunner:
             "session_id": run.session or run.root,
             "transcript_path": os.fspath(self._transcript(run)) if self._transcript is not None else "",
             "cwd": os.fspath(context.cwd),
+            "permission_mode": context.permissions.prevailing_mode(),
             "agent_id": run.id,
             "agent_type": run.agent,
             "agent_path": run.path,

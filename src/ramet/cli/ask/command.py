@@ -14,6 +14,8 @@ from typing import NoReturn
 from rich.console import Console
 from rich.text import Text
 
+from ramet.agent.definition import Agent
+from ramet.agent.files.skills import EVERY
 from ramet.cli.ask.consent import require_approval_for_writes
 from ramet.cli.ask.external_agent import external_agent
 from ramet.cli.ask.facts import record_command
@@ -152,8 +154,7 @@ def _session(options: Namespace, opened: OpenedRuntime, *, attended: bool) -> tu
     session = Session(
         model=model,
         tools=workspace_tools(),
-        agent=agent or options.agent,
-        system_prompt="" if options.agent else ROOT_PROMPT,
+        agent=agent or options.agent or Agent(name="main", instructions=ROOT_PROMPT, skills=(EVERY,)),
         cwd=options.dir,
         limits=Limits(
             tokens=options.max_tokens,

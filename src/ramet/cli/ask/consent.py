@@ -6,7 +6,7 @@ from typing import Any
 
 from ramet.agent.hooks.config import hook
 from ramet.agent.hooks.hooks import HookRunner
-from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
+from ramet.core.policy.permissions import NO_PERMISSIONS, ModeRule, Permissions
 from ramet.tools.decisions import HookDecision
 from ramet.tools.dispatch import tool_flag
 from ramet.tools.permissions.evaluation import Call, judge
@@ -19,8 +19,10 @@ def require_approval_for_writes(permissions: Permissions = NO_PERMISSIONS) -> Ho
 
     @hook("PreToolUse", matcher=changing)
     def require_approval(payload: dict[str, Any]) -> HookDecision:
-        call = Call(payload["tool_name"], payload["tool_input"], payload["cwd"])
-        if permissions and judge(permissions, call).verdict == "allow":
+        call, rules = Call(payload["tool_name"], payload["tool_input"], payload["cwd"]), permissions
+        if payload["permission_mode"] == "acceptEdits":  # of the tree's settings, or of the agent's definition
+            rules = rules.merge(Permissions(modes=(ModeRule(mode="acceptEdits", source=payload["agent_type"]),)))
+        if rules and judge(rules, call).verdict == "allow":
             return HookDecision()
         return HookDecision("ask", "it may change files or run commands")
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ramet.cli.paths import display_path, temp_dir, user_dir, writable_dir
+from ramet.cli.project import home_folder
 from ramet.cli.render.sanitize import one_line
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import InvalidValue, StoreFailed, StoreInUse
@@ -32,6 +33,7 @@ async def open_runtime(options: Namespace, clock: Clock, *, asks_at_limit: bool)
         "transcripts": _transcripts_dir(options, remarks),
         "clock": clock,
         "user_dir": user_dir(),
+        "home": home_folder(),
         "backend": None if options.backend == "inline" else options.backend,
     }
     if options.at_limit == "pause":

@@ -1,4 +1,4 @@
-"""`ramet agents list|check`: the agent types of a folder, their sources, and the problems of their files."""
+"""`ramet agents list|check`: the agent types of a folder, and the problems of its files for agents."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ from rich.text import Text
 from ramet.agent.definition import Agent
 from ramet.agent.files.bounded_read import Unreadable
 from ramet.agent.files.definitions import Definitions
+from ramet.agent.files.instructions import load_instructions
 from ramet.agent.files.search_paths import Problem
 from ramet.cli.paths import display_path
-from ramet.cli.project import load, permissions
+from ramet.cli.project import load, permissions, skills
 from ramet.cli.render.console import console
 from ramet.cli.render.formatting import count
 from ramet.cli.render.sanitize import one_line, sanitize
@@ -30,7 +31,7 @@ def agents(options: Namespace) -> int:
     definitions = load(options.dir)
     out, err = console(sys.stdout), console(sys.stderr)
     if options.verb == "check":
-        status = _check(definitions, out, err, as_json=options.json)
+        status = _check(definitions, options.dir, out, err, as_json=options.json)
         return max(status, _show_permissions(options.dir, out, as_json=options.json))
     if options.json:
         for agent in definitions.values():
@@ -60,8 +61,10 @@ def _list(definitions: Definitions, out: Console, project: Path) -> None:
         out.print(Text(sanitize(line), "dim"), soft_wrap=True)
 
 
-def _check(definitions: Definitions, out: Console, err: Console, *, as_json: bool) -> int:
-    for kind, remarks in (("problem", definitions.problems), ("note", definitions.notes)):
+def _check(definitions: Definitions, folder: Path, out: Console, err: Console, *, as_json: bool) -> int:
+    found = skills(folder)
+    problems = (*definitions.problems, *found.problems, *load_instructions(folder, root=folder).problems)
+    for kind, remarks in (("problem", problems), ("note", (*definitions.notes, *found.notes))):
         for remark in remarks:
             if as_json:
                 path = str(remark.path) if remark.path else None
@@ -69,9 +72,10 @@ def _check(definitions: Definitions, out: Console, err: Console, *, as_json: boo
             else:
                 out.print(Text(_sentence(remark, "" if kind == "problem" else "note: ")), soft_wrap=True)
     if not as_json:
-        summary = f"{count(len(definitions), 'agent type')}, {count(len(definitions.problems), 'problem')}"
+        of_skills = f"{count(len(found.skills), 'skill')}, " if found.skills else ""
+        summary = f"{count(len(definitions), 'agent type')}, {of_skills}{count(len(problems), 'problem')}"
         err.print(Text(summary, "dim"), soft_wrap=True)
-    return 1 if definitions.problems else 0
+    return 1 if problems else 0
 
 
 class _Rule(NamedTuple):

@@ -30,11 +30,13 @@ class PermissionRule(Struct, frozen=True, kw_only=True, omit_defaults=True):
     source: str  #: the file, for people
     root: str = ""  #: the base folder of a path that begins with one slash
     home: str = ""  #: the folder that `~` stands for
+    exceptions: tuple[str, ...] = ()  #: specifiers: a call that certainly fits one is not narrowed by this rule
 
     @property
     def text(self) -> str:
         """The rule as it was written."""
-        return self.tool if self.specifier is None else f"{self.tool}({self.specifier})"
+        text = self.tool if self.specifier is None else f"{self.tool}({self.specifier})"
+        return f"{text} except {', '.join(self.exceptions)}" if self.exceptions else text
 
     def __str__(self) -> str:
         return f"{self.text} (permissions.{self.effect} of {self.source})"
@@ -65,6 +67,15 @@ class Permissions(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def mode(self, mode: Mode) -> ModeRule | None:
         """Return the setting of `mode`, if some file sets it."""
         return next((each for each in self.modes if each.mode == mode), None)
+
+    def prevailing_mode(self) -> Mode:
+        """Return the mode that decides first, for hooks."""
+        order: tuple[Mode, ...] = ("plan", "dontAsk", "bypassPermissions", "acceptEdits")
+        return next((mode for mode in order if self.mode(mode) is not None), "default")
+
+    def without_mode(self, mode: Mode) -> Permissions:
+        """Return the same rules, and the other modes."""
+        return Permissions(rules=self.rules, modes=tuple(each for each in self.modes if each.mode != mode))
 
     def narrowing(self) -> Permissions:
         """Return only the rules and modes that narrow."""

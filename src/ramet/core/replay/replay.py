@@ -60,6 +60,7 @@ from ramet.core.replay.codec import (
 )
 from ramet.core.replay.reported_agents import apply_report, end_reported
 from ramet.core.replay.run_replay import ROOM, ActiveTime, RunReplay, UnreadMail
+from ramet.core.tool_names import EXIT_PLAN_MODE
 
 #: Events that only an active run causes. The kernel that reports them started or resumed the run's turn.
 EXECUTION_EVENTS = frozenset(
@@ -255,6 +256,8 @@ class TreeReplay:
                 run.approvals[event.approval_id] = event
             case ApprovalAnswered():
                 question = run.approvals.get(event.approval_id)
+                if question is not None and question.tool == EXIT_PLAN_MODE:
+                    run.is_plan_approved |= event.allowed
                 if question is not None and question.call_id:  # Its call has not run yet and needs the answer.
                     run.approval_answers[event.approval_id] = event
                 else:

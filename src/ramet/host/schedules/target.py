@@ -16,6 +16,7 @@ from ramet.core.arguments import is_unicode
 from ramet.core.errors import DefinitionMissing, InvalidValue, Unknown
 from ramet.core.limits import Limits
 from ramet.core.policy import policy as policies
+from ramet.core.policy.permissions import Permissions
 from ramet.core.policy.policy import Policy
 from ramet.core.schedules.schedule import AgentTarget, FunctionTarget, NamedTarget
 from ramet.host.serialize.references import is_reference, reference_of, resolve
@@ -28,7 +29,7 @@ MAX_DATA = 256 * 1024
 _DEPTH = 50
 _PLAIN = "plain JSON data: None, bool, whole numbers of 64 bits, finite floats, str, list, dict with str keys"
 _AGENT = "a function, the name of a definition of the project, module:function, or a ramet.Agent that is plain data"
-_BY_VALUE = ("policy", "limits", "source", "function")
+_BY_VALUE = ("policy", "limits", "permissions", "source", "function")
 
 
 class LoadedTarget(NamedTuple):
@@ -142,6 +143,8 @@ def _fields_of(agent: Agent) -> dict[str, Any]:
         fields["policy"] = msgspec.to_builtins(policy)
     if agent.limits != Limits():
         fields["limits"] = msgspec.to_builtins(agent.limits)
+    if agent.permissions:
+        fields["permissions"] = msgspec.to_builtins(agent.permissions)
     if agent.source is not None:
         fields["source"] = str(agent.source)
     if agent.function is not None and agent.external is None:
@@ -155,6 +158,8 @@ def _agent_of(fields: Mapping[str, Any]) -> Agent:
         values["policy"] = policies.from_json(values["policy"])
     if "limits" in values:
         values["limits"] = Limits(**values["limits"])
+    if "permissions" in values:
+        values["permissions"] = msgspec.convert(values["permissions"], Permissions)
     if "source" in values:
         values["source"] = pathlib.Path(values["source"])
     if "function" in values:

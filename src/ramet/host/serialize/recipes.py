@@ -26,6 +26,7 @@ from ramet.core.errors import Bug, DefinitionMissing, InvalidValue
 from ramet.core.limits import Limits
 from ramet.core.liveness.watch_settings import watch_from
 from ramet.core.mcp.server_entry import McpServer, as_server
+from ramet.core.policy.permissions import Permissions
 from ramet.core.policy.policy import Policy, from_json, to_public_dict
 from ramet.core.recipe import capability
 from ramet.host.serialize.references import reference_of, resolve
@@ -33,7 +34,7 @@ from ramet.models.resolve import model_name
 from ramet.spawn.grants import PackedFunction
 
 _PLAIN = (
-    *("name", "description", "primer", "instructions", "read_only", "max_turns", "memory", "background"),
+    *("name", "description", "primer", "instructions", "read_only", "max_turns", "effort", "memory", "background"),
     *("initial_prompt", "setup", "concludes", "cache_ttl_seconds"),
 )
 _NAMES = ("disallowed_tools", "skills", "source_modules")
@@ -66,6 +67,8 @@ def recipe(agent: Agent) -> dict[str, Any]:
         data["policy"] = to_public_dict(agent.policy)
     if agent.budget_note is not None:
         data["budget_note"] = agent.budget_note
+    if agent.permissions:
+        data["permissions"] = msgspec.to_builtins(agent.permissions)
     if limits := agent.limits.as_data():
         data["limits"] = limits
     if watch := agent.watch.as_data():
@@ -99,6 +102,8 @@ def agent_of(data: Mapping[str, Any], *, agents: Mapping[str, Agent], model: Cal
             fields["model"] = supplied.model
         else:
             fields["model"] = model(encoded["@object"])
+    if "permissions" in data:
+        fields["permissions"] = msgspec.convert(data["permissions"], Permissions)
     if "external" in data:
         fields["external"] = External(**data["external"])
     if "mcp" in data:

@@ -14,6 +14,7 @@ import msgspec
 
 from ramet.agent.definition import Agent
 from ramet.agent.files.permissions import find_permissions
+from ramet.agent.files.skills import skill_search_paths
 from ramet.agent.history.compaction import Compaction, check_compaction
 from ramet.agent.hooks.config import HookConfig
 from ramet.agent.hooks.hooks import HookRunner
@@ -124,7 +125,9 @@ class TreeFactory:
     clock: Clock
     transcripts: pathlib.Path | None
     user_dir: pathlib.Path | None
-    user_texts: bool  #: whether agents get the texts in `user_dir`: skills and memory
+    user_texts: bool  #: whether agents get the texts in `user_dir` and `home`: skills and memory
+    home: pathlib.Path | None = None  #: the home directory, whose skills of other programs agents may use
+    plugin_dirs: Sequence[pathlib.Path] = ()  #: whose skills agents may use
     grace_s: float
     entropy: Callable[[int], bytes]
     telemetry: Telemetry
@@ -175,7 +178,9 @@ class TreeFactory:
             approver=plan.approver,
             unattended=plan.unattended,
         )
-        prompts = Prompts(plan.cwd, self.user_dir if self.user_texts else None, plan.session)
+        user_dir, home = (self.user_dir, self.home) if self.user_texts else (None, None)
+        skills = skill_search_paths(plan.cwd, user_dir, home, self.plugin_dirs)
+        prompts = Prompts(plan.cwd, user_dir, plan.session, skills)
         runner = _merge_hooks(plan.hooks, plan.cwd, recorder)
         spill = Spill(folder, number)
 

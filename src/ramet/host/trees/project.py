@@ -51,6 +51,7 @@ class Project(Mapping[str, Agent]):
         user_dir: pathlib.Path | None,
         user_texts: bool = True,
         home: pathlib.Path | None = None,
+        plugin_dirs: Sequence[pathlib.Path] = (),
         call: Sequence[Agent] = (),
     ) -> Project:
         """Read a folder and the user's own files; without either, only `call` and the built-in definitions.
@@ -60,7 +61,12 @@ class Project(Mapping[str, Agent]):
         """
         trusted = folder is not None and user_dir is not None and is_trusted(folder, user_dir)
         loaded = load_definitions(
-            folder, user_dir=user_dir if user_texts else None, home=home, call=call, trusted=trusted
+            folder,
+            user_dir=user_dir if user_texts else None,
+            home=home,
+            plugin_dirs=plugin_dirs,
+            call=call,
+            trusted=trusted,
         )
         hooks = [hooks_in(user_dir / USER_SETTINGS, fence=None)] if user_dir is not None else []
         notes = []

@@ -12,15 +12,20 @@ from ramet.agent.capabilities.prompt import capability_listing
 from ramet.agent.definition import Agent
 from ramet.agent.files.instructions import load_instructions
 from ramet.agent.files.memory import memory_folder, memory_prompt
-from ramet.agent.files.search_paths import SearchPath, project_search_paths
-from ramet.agent.files.skills import load_skills, render_skills, skill_search_paths
+from ramet.agent.files.search_paths import SearchPath
+from ramet.agent.files.skills import EVERY, load_skills, load_usable_skills, render_listing
 from ramet.agent.output import OutputContract
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.capabilities import Capability, is_code
 from ramet.tools.agents.task_result import task_result_tools
 from ramet.tools.memory.memory import memory_tool
 from ramet.tools.memory.memory_folder import MemoryFolder
+from ramet.tools.permissions.plan_mode import NAME as EXIT_PLAN_MODE
+from ramet.tools.permissions.plan_mode import PROMPT as PLAN_PROMPT
+from ramet.tools.permissions.plan_mode import plan_tool
 from ramet.tools.python import python_tool
+from ramet.tools.skills.skill_tool import NAME as SKILL
+from ramet.tools.skills.skill_tool import skill_tool
 from ramet.wire.code.bundle import is_user_module
 
 if TYPE_CHECKING:
@@ -43,6 +48,21 @@ def _loaded_object(agent: Agent, capability: Capability) -> tuple[Capability, An
     return (capability if value is not None else replace(capability, visibility="low")), value
 
 
+def _skill_names(agent: Agent) -> Sequence[str]:
+    """Return the skills that a definition asks for: by name, or every one by the entry `Skill` in its tools.
+
+    An agent that another agent made has none: an agent's word grants no skills.
+    """
+    if SKILL in agent.disallowed_tools or (agent.ref is not None and agent.ref.path):
+        return ()
+    return agent.skills or ((EVERY,) if SKILL in (agent.tool_entries or ()) else ())
+
+
+def _plans(agent: Agent) -> bool:
+    """Return whether an agent begins in plan mode, and can present its plan."""
+    return agent.permissions.mode("plan") is not None and EXIT_PLAN_MODE not in agent.disallowed_tools
+
+
 class Prompts:
     """A builder of system prompts.
 
@@ -50,9 +70,14 @@ class Prompts:
     """
 
     def __init__(
-        self, project_dir: pathlib.Path | None, user_dir: pathlib.Path | None, session: str | None = None
+        self,
+        project_dir: pathlib.Path | None,
+        user_dir: pathlib.Path | None,
+        session: str | None = None,
+        skills: Sequence[SearchPath] = (),
     ) -> None:
         self._project, self._user, self._session = project_dir, user_dir, session
+        self._skills = tuple(skills)  #: where skills are found
 
     def system(self, agent: Agent, cwd: pathlib.Path, works_in: pathlib.Path | None = None) -> str:
         """Return the system prompt: stable, so that providers can cache it. Raises Unknown for a missing skill."""
@@ -61,9 +86,9 @@ class Prompts:
             sections.append(
                 f"{_MAY_USE}\n{capability_listing(_loaded_object(agent, each) for each in agent.capabilities)}"
             )
-        if agent.skills:
-            search_paths = skill_search_paths(self._project, self._user) if self._user else self._project_skills()
-            sections.append(render_skills(load_skills(agent.skills, search_paths)))
+        sections.append(render_listing(load_skills(_skill_names(agent), self._skills)))
+        if _plans(agent):
+            sections.append(PLAN_PROMPT)
         folder = self.memory(agent)
         if folder is not None:
             sections.append(memory_prompt(folder))
@@ -75,17 +100,21 @@ class Prompts:
             sections.append(OutputContract(agent.output).instructions())
         return "\n\n".join(section.strip() for section in sections if section.strip())
 
-    def _project_skills(self) -> Sequence[SearchPath]:
-        return project_search_paths(self._project, "skills") if self._project is not None else ()
-
     def tools(self, agent: Agent, cwd: pathlib.Path) -> Sequence[BaseTool]:
-        """Return the tools that a definition itself brings."""
+        """Return the tools that a definition itself brings.
+
+        A skill that cannot be used is left out: it keeps a fresh agent from starting, but no other process from
+        resuming the agent.
+        """
         folder = self.memory(agent)
         notes = (memory_tool(folder),) if folder is not None else ()
+        skills = load_usable_skills(_skill_names(agent), self._skills)
+        reading = (skill_tool([each.folder for each in skills]),) if skills else ()
         # An agent with a task works in a sandbox if it may use code; for a resumed one only its grant says so.
         is_sandboxed = agent.policy is not None or agent.concludes
         code = (python_tool(),) if is_sandboxed and (agent.setup or any(map(is_code, agent.capabilities))) else ()
-        return (*notes, *code, *(task_result_tools() if agent.concludes else ()))
+        planning = (plan_tool(),) if _plans(agent) else ()
+        return (*notes, *reading, *planning, *code, *(task_result_tools() if agent.concludes else ()))
 
     def memory(self, agent: Agent) -> MemoryFolder | None:
         """Return the folder of the agent's own notes, if it keeps any.

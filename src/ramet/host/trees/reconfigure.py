@@ -27,7 +27,7 @@ def set_model(run: Run, model: str | BaseChatModel, gateway: Gateway) -> str:
     The change is not recorded in the definition: a resumed run asks its original model. Raises Unknown or MissingExtra
     for a name that cannot be resolved, ModelFailed for a model that cannot be made.
     """
-    port = gateway.port(model)
+    port = gateway.port(model, run.agent.effort)
     run.context.ask, run.model = port.ask, port.label
     run.agent = run.agent.replace(model=model)
     if run.compaction is not None:

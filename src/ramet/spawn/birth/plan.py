@@ -37,10 +37,12 @@ from ramet.spawn.grants import (
     composition_grant,
     narrowed_to,
     program_of,
+    with_skills,
 )
 from ramet.spawn.mcp.server_connections import without_server_tools
 from ramet.spawn.ports import TreePorts
 from ramet.spawn.run import Run
+from ramet.tools.skills.skill_tool import skill_folders
 from ramet.tools.spawn_request import SpawnRequest, check_request
 from ramet.wire.code.capsule import PackedCall
 
@@ -72,6 +74,7 @@ class Plan:
     policy_ceiling: Policy | None = None
     decision: PolicyDecision | None = None  #: of a root: the adapter's, if there is an adapter
     capsule: PackedCall | None = None
+    skill_folders: tuple[str, ...] = ()  #: mounted for its Skill tool, beyond its policy
 
     @property
     def share(self) -> ResourceShare:
@@ -198,10 +201,12 @@ def _with_rights(plan: Plan, parent: Run | None, services: TreePorts, program: P
         program.check(grant)
         grant = program.with_mounts(grant)
     check_servers(agent, grant, services)
+    grant, mounted_skills = with_skills(grant, skill_folders(plan.toolset.tools), plan.policy_ceiling)
     check_tools(plan.toolset.tools, (grant or step_ceiling) is not None, services)
     return dataclasses.replace(
         plan,
         grant=grant,
+        skill_folders=mounted_skills,
         step_ceiling=step_ceiling,
         limits=cap_time(grant or step_ceiling, plan.limits),
         capsule=capsule_of(agent, request, grant, services, program),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from langchain_core.messages import AIMessage, AIMessageChunk
 
+from ramet.agent.definition import Agent
 from ramet.agent.hooks.config import gates_of
 from ramet.agent.loop import MAX_TURNS
 from ramet.concurrency.activity import RunActivity
@@ -18,6 +19,7 @@ from ramet.concurrency.timers import TimerQueue
 from ramet.core.budget import Budget
 from ramet.core.errors import InvalidValue
 from ramet.core.lifecycle import Fact
+from ramet.core.policy.permissions import Permissions
 from ramet.core.replay.run_replay import ROOM
 from ramet.spawn.admission import AdmissionSlot
 from ramet.spawn.birth.plan import Plan, spawnable
@@ -60,17 +62,24 @@ class RunBuilder:
         """Build a run: a new one, or one that another process spawned, as it was then."""
         agent, request, services = plan.agent, plan.request, self._services
         asks_by_itself = agent.external is not None
-        if parent is not None and agent.model is None and not asks_by_itself:
-            ask, label, model = parent.context.ask, parent.model, parent.agent.model
+        inherits = agent.model is None
+        if parent is not None and not asks_by_itself:
+            agent = _with_model_of(parent, agent)
+        if parent is not None and inherits and not asks_by_itself and agent.effort == parent.agent.effort:
+            ask, label = parent.context.ask, parent.model
             compaction, window = parent.compaction, parent.window
-            agent = agent.replace(model=model) if model is not None else agent
         elif agent.model is not None and not asks_by_itself:
-            ask, label, window = services.model(agent.model)
+            ask, label, window, _ = services.model(agent.model, agent.effort)
             compaction = services.compaction(window)
         else:
             ask, label, compaction, window = no_model, str(agent.model or ""), None, None
         gates = parent.gates if parent is not None else ()
         background = request.background if request.background is not None else agent.background
+        permissions, after_plan = self._permissions(agent.permissions, parent), None
+        if plan.is_fork and parent is not None:  # It goes on where its parent is, and cannot leave that by itself.
+            permissions = parent.context.permissions
+        elif agent.permissions.mode("plan") is not None:
+            after_plan = self._permissions(agent.permissions.without_mode("plan"), parent)
         activity = RunActivity(services.record, services.clock)
         context = ToolUseContext(
             run=info,
@@ -91,7 +100,8 @@ class RunBuilder:
             approve=services.approve,
             withdraw_restored=services.withdraw_restored,
             safety=services.safety,
-            permissions=services.permissions,
+            permissions=permissions,
+            permissions_after_plan=after_plan,
             spill=services.spill(info),
             store_blob=services.store_blob(info),
             processes=services.processes,
@@ -124,7 +134,12 @@ class RunBuilder:
             sandbox=RunSandbox(
                 capsule=plan.capsule,
                 clone=plan.clone if plan.grant is not None else None,
-                mount_roots=mount_roots_of(parent, plan.grant or plan.step_ceiling, services, agent),
+                # A skill's folder has no link in it, and is not resolved again: it may have become one since.
+                mount_roots={
+                    **mount_roots_of(parent, plan.grant or plan.step_ceiling, services, agent),
+                    **{each: each for each in plan.skill_folders},
+                },
+                skill_folders=plan.skill_folders,
                 forwarding=services.forwarding,
                 mcp_client=services.mcp_client,
             ),
@@ -142,6 +157,13 @@ class RunBuilder:
         context.slot = Slot(self._register.slots, lambda waits: self._record_waiting(run, waits))
         context.tools = plan.toolset.tools if plan.is_fork else self._with_types(run, plan.toolset.tools)
         return run
+
+    def _permissions(self, own: Permissions, parent: Run | None) -> Permissions:
+        """Return the rules for a run: those of the tree, what narrows the runs above it, and its definition's own."""
+        of_tree = self._services.permissions
+        if parent is None or parent.context.permissions == of_tree:
+            return of_tree.merge(own) if own else of_tree
+        return of_tree.merge(parent.context.permissions.narrowing()).merge(own)
 
     def show_types(self, run: Run) -> None:
         """Update the Agent tool of a living run to list the current types."""
@@ -167,6 +189,13 @@ class RunBuilder:
             self._supervisor.apply_fact(run, Fact.PAUSE_BEGAN, pause_reason(run))
         else:
             self._supervisor.apply_fact(run, Fact.WAIT_BEGAN, ROOM if run.activity.room_waits else "")
+
+
+def _with_model_of(parent: Run, agent: Agent) -> Agent:
+    """Return a child's definition with the model and the effort that it inherits."""
+    model = parent.agent.model if agent.model is None else agent.model
+    effort = parent.agent.effort if agent.effort is None else agent.effort
+    return agent if model is agent.model and effort == agent.effort else agent.replace(model=model, effort=effort)
 
 
 @lru_cache(maxsize=256)

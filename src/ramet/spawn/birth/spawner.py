@@ -36,6 +36,7 @@ from ramet.spawn.birth.policy_decisions import DecidedRequest, decide_child, dec
 from ramet.spawn.birth.record import to_data
 from ramet.spawn.birth.run_builder import RunBuilder
 from ramet.spawn.lifecycle.supervisor import Supervisor
+from ramet.spawn.ports import ModelPorts
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.run_folder import create_folder
@@ -178,7 +179,7 @@ class Spawner:
         self._create_folder(run, plan)
         spawn_data = self._spawn_record(run, agent.initial_prompt if persistent else plan.request.prompt)
         self._register.add(run)
-        _record_spawn(run, plan, spawn_data)
+        _record_spawn(run, plan, spawn_data, self._services.model)
         if plan.decision is not None:
             record(run.context, plan.decision, agent.name)
         return run
@@ -316,7 +317,7 @@ class Spawner:
             first = HumanMessage(content=f"{start}\n\n{brief}" if start else brief)
         spawn_data = self._spawn_record(run, str(first.content), shared_count)
         self._register.add(run)
-        _record_spawn(run, plan, spawn_data)
+        _record_spawn(run, plan, spawn_data, self._services.model)
         parent.count(_AGENT_USAGE)
         run.pending.append(first)
         self._supervisor.start_turn(run)
@@ -349,7 +350,7 @@ def _count_failed_spawn(parent: Run) -> None:
     parent.failed_spawns += 1
 
 
-def _record_spawn(run: Run, plan: Plan, spawn_data: dict[str, Any]) -> None:
+def _record_spawn(run: Run, plan: Plan, spawn_data: dict[str, Any], models: ModelPorts) -> None:
     run.context.emit(
         RunSpawned,
         name=run.name,
@@ -369,5 +370,8 @@ def _record_spawn(run: Run, plan: Plan, spawn_data: dict[str, Any]) -> None:
         run.context.emit(
             Notice, text=f"tools that {run.agent.name} asked for and does not have: {', '.join(missing_tools)}"
         )
+    effort, model = plan.agent.effort, run.agent.model
+    if effort is not None and model is not None and not plan.is_fork and models(model, effort).ignores_effort:
+        run.context.emit(Notice, text=f"effort {effort}: not honoured: the model {run.model} does not take it")
     for clamp in plan.clamps:
         run.context.emit(ClampEvent, field=clamp.name, asked=clamp.requested, given=clamp.granted)

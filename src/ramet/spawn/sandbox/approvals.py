@@ -12,6 +12,8 @@ from ramet.spawn.tool_calls import ToolCallLedger
 from ramet.tools.context import CurrentCall, ToolUseContext, current_call
 from ramet.tools.decisions import Approval, HookDecision
 from ramet.tools.permission_checks import narrow_decision, rule_on_call
+from ramet.tools.permissions.plan_mode import NAME as EXIT_PLAN_MODE
+from ramet.tools.permissions.plan_mode import leave_plan_mode
 from ramet.wire.guest_protocol.answer_data import ApprovalReply, HookReply, SafetyReply
 from ramet.wire.guest_protocol.guest_to_host import Approve, FireHook, ProposeCall
 
@@ -43,10 +45,11 @@ def quote(text: str) -> str:
 class Gates:
     """The gates of one conversation."""
 
-    __slots__ = ("_context", "_open_questions", "_questions")
+    __slots__ = ("_context", "_had_rules", "_open_questions", "_questions")
 
     def __init__(self, context: ToolUseContext) -> None:
         self._context = context
+        self._had_rules = bool(context.permissions)  #: the guest asks about each call, also once a plan is approved
         self._questions: dict[str, str] = {}  #: questions of hooks for a person, by call
         self._open_questions: set[str] = set()  #: calls about which a person is being asked
 
@@ -79,6 +82,8 @@ class Gates:
             await self._context.slot.acquire()  # Waiting for the answer released the slot.
         if not approval:
             calls.deny(call_id)
+        elif tool == EXIT_PLAN_MODE:  # The guest does the same in its own context, when the tool runs there.
+            leave_plan_mode(self._context)
         return ApprovalReply(allowed=approval.is_allowed, reason=approval.reason)
 
     async def propose(self, request: ProposeCall, calls: ToolCallLedger) -> SafetyReply:
@@ -107,7 +112,7 @@ class Gates:
         hooks, event = self._context.hooks, request.event
         field_types = _PAYLOAD_FIELDS.get(event)
         is_listening = hooks is not None and hooks.listens(event)
-        if field_types is None or not (is_listening or (event == "PreToolUse" and self._context.permissions)):
+        if field_types is None or not (is_listening or (event == "PreToolUse" and self._had_rules)):
             raise ProtocolError(f"no hook listens for {event[:100]!r} from a sandbox")
         calls.rounds -= 1
         if calls.rounds < 0:

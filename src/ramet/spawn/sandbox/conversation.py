@@ -133,6 +133,7 @@ class SandboxedConversation:
             hooks=_reported_events(context),
             gated=context.safety is not None,
             permissions=context.permissions,
+            permissions_after_plan=context.permissions_after_plan,
             steps=context.steps,
             mcp=tuple(each.as_data() for each in run.agent.mcp_servers),
             resumes=run.turn.resumes,

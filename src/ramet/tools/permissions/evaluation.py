@@ -12,6 +12,8 @@ from ipaddress import IPv6Network, ip_address
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
+from msgspec import structs
+
 from ramet.core.policy.permissions import PermissionRule, Permissions, Ruling
 from ramet.core.tool_names import COORDINATING_TOOLS, EDITING_TOOLS, READING_TOOLS, canonical
 from ramet.tools.permissions import command_rules, path_rules
@@ -88,7 +90,21 @@ class _Judgement:
     # ---- rules that narrow
 
     def _matching_rule(self, effect: str) -> PermissionRule | None:
-        return next((rule for rule in self._permissions.rules if rule.effect == effect and self._fits(rule)), None)
+        rules = (rule for rule in self._permissions.rules if rule.effect == effect)
+        return next((rule for rule in rules if self._fits(rule) and not self._is_excepted(rule)), None)
+
+    def _is_excepted(self, rule: PermissionRule) -> bool:
+        """Return whether the call certainly fits an exception of a rule, as it would have to fit a rule of `allow`."""
+        call, kind = self._call, canonical(rule.tool)
+        if not rule.exceptions or (call.tool == "Bash") is not (kind == "Bash"):
+            return False
+        if kind == "Bash":
+            return command_rules.widens(rule.exceptions, str(call.args.get("command", "")))
+        if kind in READING_TOOLS or kind in EDITING_TOOLS:
+            rules = (structs.replace(rule, specifier=each) for each in rule.exceptions)
+            return bool(self.names) and any(path_rules.widens(each, self.names, call.cwd) for each in rules)
+        subjects = self._subjects(kind)
+        return all(any(_fits_name(each, subject, folded=False) for each in rule.exceptions) for subject in subjects)
 
     def _fits(self, rule: PermissionRule) -> bool:
         if self._call.tool == "Bash" and rule.specifier is not None and rule.tool in (READING_TOOLS | EDITING_TOOLS):
@@ -134,7 +150,9 @@ class _Judgement:
         if canonical(self._call.tool) != "Bash":
             return ""
         narrowing_rules = [
-            each for each in self._permissions.rules if each.effect != "allow" and each.specifier is not None
+            each
+            for each in self._permissions.rules
+            if each.effect != "allow" and each.specifier is not None and not self._is_excepted(each)
         ]
         rules = [each for each in narrowing_rules if canonical(each.tool) == "Bash"]
         if rules and self.run.unknown:

@@ -57,7 +57,8 @@ class StartConversation(HostMessage, frozen=True, kw_only=True, tag="start_conve
     output_schema: dict[str, Any] | None = None
     hooks: tuple[str, ...] = ()  #: events that have a listener
     gated: bool = False  #: each call must be proposed before it begins
-    permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, applied to names that only a guest knows
+    permissions: Permissions = NO_PERMISSIONS  #: rules, applied to names that only a guest knows
+    permissions_after_plan: Permissions | None = None  #: rules once a person approves its plan
     steps: int = 0
     resumes: bool = False  #: its history may end with an answer that was not processed
     replied: int = 0  #: number of earlier model replies in this turn

@@ -33,8 +33,9 @@ def refusal(more: str, scope: Scope = "user") -> InvalidValue:
 def test_a_whole_file_of_claudes_format_is_read() -> None:
     """The names of `.claude/agents` keep their meaning."""
     file = parse(
-        "tools: Read, Grep, Agent(explore, plan), Bash\ndisallowedTools: Write\nmodel: sonnet\nmaxTurns: 7\n"
-        "skills: pdf, xls\nmemory: project\nbackground: true\nisolation: worktree\ninitialPrompt: Begin.\n"
+        "tools: Read, Grep, Agent(explore, plan), Bash\ndisallowedTools: Write\nmodel: sonnet\neffort: xhigh\n"
+        "maxTurns: 7\nskills: pdf, xls\nmemory: project\nbackground: true\nisolation: worktree\n"
+        "initialPrompt: Begin.\n"
     )
 
     assert file == AgentFile(
@@ -45,6 +46,7 @@ def test_a_whole_file_of_claudes_format_is_read() -> None:
             tools=("Read", "Grep", "Agent(explore, plan)", "Bash"),
             disallowed_tools=("Write",),
             model="sonnet",
+            effort="xhigh",
             max_turns=7,
             skills=("pdf", "xls"),
             memory="project",
@@ -106,6 +108,7 @@ def test_a_model_is_kept_as_its_alias_or_id(text: str, meant: str | None) -> Non
         ("model: 5\n", "model", "text"),
         ("background: maybe\n", "background", "true or false"),
         ("memory: global\n", "memory", "user or project or local"),
+        ("effort: huge\n", "effort", "none, minimal, low, medium, high"),
         ("isolation: remote\n", "isolation", "worktree"),
         ("permissionMode: bypassPermissions\n", "permission_mode", "default, plan"),
         ("permissionMode: [plan]\n", "permission_mode", "default, plan"),
@@ -167,9 +170,6 @@ def test_hostile_names_are_refused(name: str) -> None:
     ("text", "note"),
     [
         ("color: red\n", "color"),
-        ("effort: high\n", "effort"),
-        ("permissionMode: acceptEdits\n", "permission_mode: acceptEdits"),
-        ("permissionMode: dontAsk\n", "permission_mode: dontAsk"),
         ("tools: Read, Bash(git:*)\n", "tools: Bash(git:*)"),
         ("disallowedTools: Bash(rm:*)\n", "disallowed_tools: Bash(rm:*)"),
     ],
@@ -182,10 +182,25 @@ def test_known_but_unsupported_keys_are_noted(text: str, note: str) -> None:
     assert "not supported yet" in note_text
 
 
-def test_plan_mode_is_read_only() -> None:
-    """Plan mode narrows, so that it is supported."""
-    assert parse("permissionMode: plan\n").agent.read_only
-    assert not parse("permissionMode: default\n").agent.read_only
+@pytest.mark.parametrize("mode", ["plan", "dontAsk", "default"])
+def test_a_mode_that_narrows_holds_in_every_file(mode: str) -> None:
+    """The mode becomes a rule of the agent; nothing is noted."""
+    file = parse(f"permissionMode: {mode}\n", scope="project")
+
+    assert file.agent.permissions.prevailing_mode() == mode
+    assert file.notes == ()
+
+
+@pytest.mark.parametrize(
+    ("scope", "trusted", "on"),
+    [("project", False, False), ("project", True, True), ("plugin", True, False), ("user", False, True)],
+)
+def test_accept_edits_of_a_project_is_off_until_it_is_trusted(scope: Scope, trusted: bool, on: bool) -> None:
+    """A file of a stranger does not lift the questions before changes."""
+    file = parse("permissionMode: acceptEdits\n", scope=scope, trusted=trusted)
+
+    assert file.agent.permissions.prevailing_mode() == ("acceptEdits" if on else "default")
+    assert bool(file.notes) != on
 
 
 @pytest.mark.parametrize(

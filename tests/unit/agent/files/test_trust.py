@@ -230,12 +230,13 @@ def test_deeply_nested_settings_can_be_trusted(folder: Path, user_dir: Path) -> 
     assert is_trusted(folder, user_dir)
 
 
-def test_an_agent_with_notes_of_the_user_needs_trust(folder: Path, user_dir: Path) -> None:
-    """Such an agent reads and rewrites the user's notes, though it runs no command."""
+@pytest.mark.parametrize("key", ["memory: user", "permissionMode: acceptEdits"])
+def test_an_agent_with_rights_of_the_user_needs_trust(folder: Path, user_dir: Path, key: str) -> None:
+    """Such an agent rewrites the user's notes, or files without a question, though it runs no command."""
     trust(folder, user_dir)
     path = folder / ".claude/agents/plain.md"
-    path.write_text("---\nname: plain\ndescription: d\nmemory: user\n---\n")
+    path.write_text(f"---\nname: plain\ndescription: d\n{key}\n---\n")
 
     assert not is_trusted(folder, user_dir)
     runnables = {each.path: each.description for each in find_runnables(folder)}
-    assert "memory: user" in runnables[".claude/agents/plain.md"]
+    assert key in runnables[".claude/agents/plain.md"]
