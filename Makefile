@@ -10,6 +10,7 @@ MINUTES ?= 25
 SINCE  ?=
 FAST   ?= $$($(BIN)/python -m tests.support.affected $(SINCE))
 SEED   ?= 2
+SANDBOXES ?= all
 AGENTS ?= claude-code codex gemini-cli opencode claude-agent-acp codex-acp
 
 export DEBIAN_FRONTEND := noninteractive
@@ -17,6 +18,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 # Bytecode is kept, also where the environment says otherwise: tests start hundreds of interpreters, and each would compile ramet.
 export PYTHONDONTWRITEBYTECODE :=
+# SANDBOXES=half: each test that has several sandboxes runs in half of them (tests/support/half_of_sandboxes.py).
+export RAMET_TEST_SANDBOXES := $(SANDBOXES)
 
 # $(call apt,packages): as root on Debian they are installed; elsewhere one line says what is missing.
 apt = if command -v apt-get >/dev/null && [ "$$(id -u)" = 0 ]; then \
@@ -59,7 +62,7 @@ lint: $(READY) ## format, lint, types, layers
 check: setup lint ## `make lint`, and the fast tests that a change concerns, of the working tree or SINCE a revision
 	$(BIN)/pytest -n $(JOBS) $(FAST) -q -x -m "not slow and not bench"
 
-test: setup ## every test, JOBS (4) at a time
+test: setup ## every test, JOBS (4) at a time; SANDBOXES=half: each in half of its sandboxes
 	$(BIN)/pytest -n $(JOBS) -m "not bench and not chaos" $(ARGS)
 
 test-kubernetes: setup cluster-tools ## tests with pods: on a cluster of their own, or with KUBECONFIG and REGISTRY on yours
@@ -103,7 +106,8 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
 	@touch $@
 
-tools:  # git for worktrees, ripgrep for the grep tool, bubblewrap for sandboxes, PostgreSQL for its journal, a registry and skopeo
+# Not beside the installation above, or each other: apt-get has one lock.
+tools: | $(READY)  # git for worktrees, ripgrep for the grep tool, bubblewrap for sandboxes, PostgreSQL for its journal, a registry and skopeo
 # for images, curl for the lines of docs/services.md; tests say if one is missing
 	@missing=""; command -v git >/dev/null || missing="git"; command -v rg >/dev/null || missing="$${missing:+$$missing }ripgrep"; \
 	command -v bwrap >/dev/null || missing="$${missing:+$$missing }bubblewrap"; \
@@ -114,7 +118,7 @@ tools:  # git for worktrees, ripgrep for the grep tool, bubblewrap for sandboxes
 	  missing="$${missing:+$$missing }postgresql"; $(no_cluster); fi; \
 	if [ -n "$$missing" ]; then { $(call apt,$$missing); } || echo "== going on without: $$missing" >&2; fi
 
-cluster-tools:
+cluster-tools: | tools
 	@missing=""; [ -n "$$KUBECONFIG" ] || ! tests/cluster/cluster.sh kube >/dev/null 2>&1 || for each in $(CLUSTER); do what=$${each%%:*}; package=$${each#*:}; \
 	  [ -e "$$what" ] || PATH=$$PATH:/usr/sbin:/sbin command -v "$$what" >/dev/null && continue; missing="$$missing $$package"; \
 	  case $$what in etcd|containerd|docker-registry) $(call no_unit,$$what);; esac; done; \

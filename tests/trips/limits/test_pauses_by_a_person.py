@@ -15,6 +15,7 @@ from ramet.agent.definition import Agent
 from ramet.agent.history.compaction import Compaction
 from ramet.agent.hooks.hooks import hook
 from ramet.core.events import (
+    ApprovalAnswered,
     ApprovalAsked,
     Compacted,
     Event,
@@ -155,8 +156,15 @@ async def transcripts_of(folder: pathlib.Path, place: str, moment: str = "") -> 
 
 
 def of_pause(events: list[Event]) -> list[Event]:
-    """Return what began while the tree was paused."""
+    """Return what began while the tree was paused.
+
+    A sandbox reports the begin of a call after it: a call that was approved before the pause was under way.
+    """
     began = next(at for at, event in enumerate(events) if isinstance(event, RunPaused))
     ended = next(at for at, event in enumerate(events) if isinstance(event, PauseEnded))
+    before = events[:began]
+    reported = sum(each.tool == "Bash" for each in of_kind(before, ToolStarted))
+    late = [each for each in of_kind(events[began:ended], ToolStarted) if each.tool == "Bash"]
+    under_way = late[: len(of_kind(before, ApprovalAnswered)) - reported]
     kinds = (ModelAsked, ToolStarted, RunSpawned, TurnStarted)
-    return [event for event in events[began:ended] if isinstance(event, kinds)]
+    return [event for event in events[began:ended] if isinstance(event, kinds) and event not in under_way]

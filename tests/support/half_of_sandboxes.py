@@ -1,0 +1,57 @@
+"""Which tests CI runs of those that are repeated: with RAMET_TEST_SANDBOXES=half, each in half of its sandboxes.
+
+- An attack runs as two of four users and backends: on both backends, for root and for another user.
+- A trip runs in one of two sandboxes, and on one of its stores.
+- A promise of a backend is kept for root on one backend, and for an ordinary user on the other one.
+- A promise of pods is kept by a pod of one run, or of a team.
+
+Which ones differs from test to test, and is always the same for one test.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+from zlib import crc32
+
+#: What is chosen by the value of the variable: the other half of two is the one that the first leaves out.
+HALVES: Final[Mapping[str, int]] = {"half": 0, "other-half": 1}
+_ATTACKED: Final = re.compile(r"\b(?:(me-bwrap|bare-local)|(ordinary-bwrap|me-local))\b")
+_BACKEND: Final = re.compile(r"\b(bwrap|local)\b")
+_STORE: Final = re.compile(r"\b(memory|sqlite|postgres)\b")
+#: A promise and whose it is, as one parameter: the promise is a part of the test.
+_PROMISE: Final = re.compile(r"(bwrap|local|run|team)-(\w+)")
+
+
+def left_out(tests: Iterable[str], half: str) -> frozenset[str]:
+    """Return the tests that are not in a half. Of a test that has one sandbox only, nothing is left out.
+
+    Raises ValueError for a half that there is not.
+    """
+    if half not in HALVES:
+        raise ValueError(f"RAMET_TEST_SANDBOXES={half!r}: one of {', '.join(HALVES)}, or all")
+    repeated: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for test in tests:
+        for name, place in _places(test):
+            repeated[name][place].append(test)
+    left: set[str] = set()
+    for name, places in repeated.items():
+        chosen = sorted(places)[(crc32(name.encode()) + HALVES[half]) % len(places)]
+        left |= {test for place, tests_there in places.items() if place != chosen for test in tests_there}
+    return frozenset(left)
+
+
+def _places(test: str) -> Iterator[tuple[str, str]]:
+    """Yield what a test is repeated in, with the name that all its repetitions have."""
+    name, _, parameters = test.partition("[")
+    if name.startswith(("tests/conformance/test_backends", "tests/kubernetes/test_pods.py")):
+        if (promise := _PROMISE.match(parameters)) is not None:
+            yield f"{name} {promise[2]}", promise[1]
+    elif name.startswith("tests/security/") and (attacked := _ATTACKED.search(parameters)) is not None:
+        yield name, "first" if attacked[1] else "second"
+    elif name.startswith(("tests/security/", "tests/trips/")):
+        for kind, pattern in (("sandbox", _BACKEND), ("store", _STORE)):
+            if (place := pattern.search(parameters)) is not None:
+                yield f"{name} {kind}", place[1]
