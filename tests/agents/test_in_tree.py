@@ -148,7 +148,7 @@ async def test_it_writes_nothing_that_a_person_denies_or_that_is_outside(
 async def test_a_limit_of_n_is_n_requests_of_a_model(
     program: Program, runtime: ramet.AgentRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its provider gets exactly as many, and the run ends at its limit soon after. What it wrote unasked is there."""
+    """A provider gets exactly as many, and the run ends at its limit soon after. What was written unasked is there."""
     steps: list[Step] = [write_call(program.name, Path(f"note-{number}.txt"), "x") for number in range(6)]
     async with asked(monkeypatch, write=[*steps, REPLY]) as server:
         agent = agent_of(program, permission_mode="allow")

@@ -95,7 +95,7 @@ async def test_a_program_leads_agents_by_its_configuration(
 async def test_a_program_that_answers_one_prompt_has_the_tools_of_its_tree(
     program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its preset configures the server, which nobody needs to allow; also where it works in a clone."""
+    """A preset configures the server, which nobody needs to allow; also where the program works in a clone."""
     start_repository(tmp_path / "repo")
 
     def call(tool: str, **arguments: Any) -> Call:

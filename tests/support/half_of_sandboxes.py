@@ -1,4 +1,4 @@
-"""Which tests CI runs of those that are repeated: with RAMET_TEST_SANDBOXES=half, each in half of its sandboxes.
+"""Choice among repeated tests, for CI: with RAMET_TEST_SANDBOXES=half each test runs in half of its sandboxes.
 
 - An attack runs as two of four users and backends: on both backends, for root and for another user.
 - A trip runs in one of two sandboxes, and on one of its stores.
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 from zlib import crc32
 
-#: What is chosen by the value of the variable: the other half of two is the one that the first leaves out.
+#: Offsets of the choice, by the value of the variable: the other half of two is the one that the first leaves out.
 HALVES: Final[Mapping[str, int]] = {"half": 0, "other-half": 1}
 _ATTACKED: Final = re.compile(r"\b(?:(me-bwrap|bare-local)|(ordinary-bwrap|me-local))\b")
 _BACKEND: Final = re.compile(r"\b(bwrap|local)\b")

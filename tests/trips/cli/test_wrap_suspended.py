@@ -89,7 +89,7 @@ async def test_a_suspended_ramet_leaves_the_terminal_to_the_shell_and_takes_it_b
 
 
 async def test_ctrl_z_suspends_a_ramet_that_is_part_of_a_pipe(wrap: str) -> None:
-    """Its program has pipes, so the key is for the job of the shell. `fg` continues it, and no byte is lost."""
+    """The program has pipes, so the key is for the job of the shell. `fg` continues it, and no byte is lost."""
     program = "echo rea''dy; read line; echo got-$line"
     async with shell_terminal(SHELL) as shell:
         await shell.shows("out> ")

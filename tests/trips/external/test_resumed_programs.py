@@ -66,7 +66,7 @@ async def test_an_answer_on_record_is_not_asked_for_again(
 async def test_a_question_that_is_not_asked_again_is_closed_with_the_process(
     store_address: str, tmp_path: pathlib.Path, backend: str
 ) -> None:
-    """It waits in the inbox until then. Nobody may answer it later, and its answer would reach nobody."""
+    """The question waits in the inbox until then. Nobody may answer it later: the answer would reach nobody."""
     await run_program_until_killed(PROGRAM, store_address, tmp_path, backend, "asked-once")
     id = (tmp_path / "question").read_text()
     async with runtime_of(store_address, tmp_path, backend) as runtime:

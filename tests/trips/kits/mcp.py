@@ -24,7 +24,7 @@ def server(program: str, *arguments: str, name: str = "calc", **fields: Any) -> 
 
 
 class Talk(NamedTuple):
-    """What an agent with servers did."""
+    """The record of an agent with servers."""
 
     result: Result
     outputs: list[str]  #: status and text of each call

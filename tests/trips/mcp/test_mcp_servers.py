@@ -33,7 +33,7 @@ FLAT_KB = 48 * 1024
 
 
 async def test_an_agent_uses_the_tools_of_its_server(tmp_path: pathlib.Path, backend: BackendName) -> None:
-    """Its model sees their schemas; results are bounded and framed as reports are; lists, hooks and variables apply."""
+    """A model sees their schemas; results are bounded and framed as reports are; lists, hooks and variables apply."""
 
     @hook("PreToolUse", matcher="mcp__calc__start_child")
     def gate(payload: dict[str, Any]) -> dict[str, Any]:

@@ -66,7 +66,7 @@ async def test_an_effort_that_a_model_does_not_take_is_noted_and_not_sent() -> N
 
 
 async def test_openai_is_asked_with_the_effort() -> None:
-    """Its client takes any text; ramet accepts the names that providers share, and records them."""
+    """A client takes any text; ramet accepts the names that providers share, and records them."""
     agent = Agent(name="root", effort="xhigh")
     async with provider(["done"]) as server, Session(server.openai("gpt-5.4-mini"), agent=agent) as session:
         await session.ask("Go")

@@ -142,7 +142,7 @@ async def test_rules_hold_in_a_child(project: pathlib.Path) -> None:
 
 
 async def test_rules_of_a_definition_hold_for_it_and_below_it(project: pathlib.Path) -> None:
-    """Its parent is not bound by them. Its own children are, and `dontAsk` holds for them, too."""
+    """The parent is not bound by them. The children are, and `dontAsk` holds for them, too."""
     (project / ".opencode" / "agents").mkdir(parents=True)
     (project / ".opencode" / "agents" / "careful.md").write_text(
         "---\ndescription: Careful\npermission: {bash: {'*': deny, 'echo *': allow}}\n---\nBe careful.\n"

@@ -148,7 +148,7 @@ async def test_a_conversation_with_a_program_goes_on_from_turn_to_turn_and_after
 async def test_the_limits_of_an_agent_bind_the_requests_of_its_program(
     usual_backend: BackendName, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They bind the agents that the program starts, too: those are the programs of the server, by their names."""
+    """Limits bind the agents that the program starts, too: those are the programs of the server, by their names."""
     start = script(["model", "hello"], ["say", " from below"])
     with short_folder() as folder:
         async with provider(["one", "two", "three", "four"]) as model, serve(folder, usual_backend) as (server, client):

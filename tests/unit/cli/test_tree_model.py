@@ -147,7 +147,7 @@ def test_a_silent_run_is_shown_until_its_next_event() -> None:
 
 
 def test_agents_that_a_program_runs_by_itself_are_rows_below_it() -> None:
-    """They are no runs of the tree, and are not counted as such. One that is left open ends with the program.
+    """Such agents are no runs of the tree, and are not counted as such. One that is left open ends with the program.
 
     The rows of `ps` and of HTTP have the same.
     """

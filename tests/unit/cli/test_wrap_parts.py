@@ -55,7 +55,7 @@ def modes_after(*pieces: bytes) -> bytes:
     ],
 )
 def test_modes_that_disturb_a_shell_are_reset(output: bytes, reset: bytes) -> None:
-    """What sets them again is what the program had set."""
+    """Modes are set again as the program had set them."""
     modes = ScreenModes()
     modes.feed(output)
     assert modes.reset() == reset

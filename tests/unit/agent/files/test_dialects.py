@@ -27,7 +27,7 @@ def opencode(more: str = "") -> AgentFile:
 
 
 def test_a_whole_file_of_codex_is_read() -> None:
-    """Its sandbox narrows. Servers and settings of Codex are named, one by one."""
+    """The sandbox of a file narrows. Servers and settings of Codex are named, one by one."""
     file = parse(
         'name = "scout"\ndescription = "Finds."\nmodel = "gpt-5.3-codex"\nmodel_reasoning_effort = "high"\n'
         'sandbox_mode = "read-only"\nnickname_candidates = ["Ann"]\ndeveloper_instructions = """\nLook.\n"""\n'
@@ -66,7 +66,7 @@ def test_a_bad_file_of_codex_is_a_typed_error(text: str, message: str) -> None:
 
 
 def test_a_file_of_deep_agents_is_read() -> None:
-    """It has a name, a description and a model; other keys are named."""
+    """A file has a name, a description and a model; other keys are named."""
     text = "---\nname: x\ndescription: d\nmodel: openai:gpt-5\ntools: [a]\n---\nYou do x.\n"
 
     file = parse(text, "deepagents")
