@@ -10,7 +10,7 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langchain_core.tools import BaseTool
 from rich.text import Text
@@ -52,11 +52,15 @@ def mcp(options: Namespace) -> int:
     for row in rows:
         if options.json:
             data = {"name": row.server.name, "place": row.place, "usable": row.is_usable}
-            print(json.dumps({**data, "command": [row.server.command, *row.server.args]}))
+            print(json.dumps({**data, **_reach(row.server)}))
         else:
-            command = shlex.join([row.server.command, *row.server.args])
-            _print(row.server.name, row.place, command, *([] if row.is_usable else [WAITS]))
+            reach = row.server.url or shlex.join([row.server.command, *row.server.args])
+            _print(row.server.name, row.place, reach, *([] if row.is_usable else [WAITS]))
     return 0
+
+
+def _reach(server: McpServer) -> dict[str, Any]:
+    return {"url": server.url} if server.url else {"command": [server.command, *server.args]}
 
 
 def _rows(folder: Path, definitions: Definitions) -> Iterator[_Row]:
@@ -75,7 +79,10 @@ def _test(options: Namespace, rows: list[_Row]) -> int:
         raise Unknown("MCP server", options.name, tuple(dict.fromkeys(each.server.name for each in rows)))
     if not row.is_usable:
         raise McpServerFailed(options.name, f"not started: ramet trust {display_path(options.dir)}")
-    policy = Policy(readonly_mounts=(str(options.dir.resolve()),), memory_mb=MEMORY_MB)
+    endpoints = (row.server.endpoint,) if row.server.url else ()  # It was named by who typed the command.
+    policy = Policy(
+        readonly_mounts=(str(options.dir.resolve()),), memory_mb=MEMORY_MB, allowed_endpoints=endpoints or None
+    )
     for tool in asyncio.run(_list_tools(row.server, policy)):
         if options.json:
             print(json.dumps({"name": tool.name, "description": tool.description, "parameters": tool.args_schema}))

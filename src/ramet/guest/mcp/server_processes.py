@@ -1,14 +1,13 @@
 """The servers of the Model Context Protocol of an agent, as processes in its sandbox.
 
-Each server is a program at two pipes. Its messages are carried to the host, which has the session, one at a time: the
-next one is read once the host has taken the one before. Notifications are dropped here. All processes of a server end
-with the turn.
+Each server is a program at two pipes, or at an address to which the host connects for as long as the guest asks for it.
+The messages of a program are carried to the host, which has the session, one at a time: the next one is read once the
+host has taken the one before. Notifications are dropped here. All processes of a server end with the turn.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import Final
 
 import msgspec
 
-from ramet.core.errors import Aborted, InvalidValue, RametError, TaskFailed
+from ramet.core.errors import Aborted, RametError, TaskFailed
+from ramet.core.mcp.entry_references import fill_references
 from ramet.core.mcp.server_entry import McpServer
 from ramet.guest.async_channel import AsyncChannel, RawAnswer
 from ramet.guest.external.json_lines import MessageReader
@@ -26,7 +26,6 @@ from ramet.wire.guest_protocol.guest_to_host import ConnectMcpServer, PassMcpMes
 
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 _MAX_REASON: Final = 4_000  #: characters of the reason for an end, which has the end of its standard error
-_REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_.-]*)(?::-([^}]*))?\}")
 
 
 @asynccontextmanager
@@ -54,7 +53,10 @@ class _Relay:
         """Run the server until it, or its session in the host, has ended."""
         connection = asyncio.create_task(self._connect(inbox := asyncio.Queue[bytes]()))
         try:
-            await self._run_program(_expanded(self._server, environ), environ, cwd, connection, inbox)
+            if self._server.url:  # The host connects to it: here is only the time for which it does.
+                await asyncio.wait((connection,))
+            else:
+                await self._run_program(_expanded(self._server, environ), environ, cwd, connection, inbox)
             reason = ""
         except RametError as error:
             reason = str(error)
@@ -122,19 +124,15 @@ async def _feed(program: ProgramProcess, inbox: asyncio.Queue[bytes]) -> None:
 def _expanded(server: McpServer, environ: Mapping[str, str]) -> McpServer:
     """Return the server with the values of its variables and secrets. Raises InvalidValue for one that is not here."""
 
-    def value_of(match: re.Match[str]) -> str:
-        name, default = match.groups()
+    def value_of(name: str) -> str | None:
         if name in environ:
             return environ[name]
         with suppress(OSError, UnicodeError):
             return Path(SECRETS, name).read_text().rstrip("\n")
-        if default is None:
-            accepted = "a variable or a secret of its sandbox (policy.env_vars, policy.secrets)"
-            raise InvalidValue(f"mcp.{server.name}", match[0], accepted)
-        return str(default)
+        return None
 
     def fill(text: str) -> str:
-        return _REFERENCE.sub(value_of, text)
+        return fill_references(f"mcp.{server.name}", text, value_of)
 
     return McpServer(
         name=server.name,

@@ -8,7 +8,7 @@ import importlib.util
 
 from ramet.core.errors import MissingExtra
 from ramet.core.mcp.server_entry import McpServer
-from ramet.tools.mcp.connection_port import McpConnection, SendMessage
+from ramet.tools.mcp.connection_port import McpConnection, SendMessage, ServerRights
 
 
 class SdkClient:
@@ -19,10 +19,10 @@ class SdkClient:
         if importlib.util.find_spec("mcp") is None:
             raise MissingExtra("an agent with MCP servers", "mcp")
 
-    async def open(self, server: McpServer, send: SendMessage) -> McpConnection:
+    async def open(self, server: McpServer, send: SendMessage, rights: ServerRights) -> McpConnection:
         """Return a connection to a server, which nobody owns yet. Raises MissingExtra."""
         self.check()
         # In a thread: the import takes half a second, in which every other run would stand still.
         module = await asyncio.to_thread(importlib.import_module, "ramet.host.mcp.server_session")
-        connection: McpConnection = module.ServerSession(server, send)
+        connection: McpConnection = module.ServerSession(server, send, rights)
         return connection

@@ -1,9 +1,9 @@
-"""A session with one server of the Model Context Protocol, over messages that others carry.
+"""A session with one server of the Model Context Protocol, over messages that others carry, or over HTTP.
 
-One task owns a session (`run`): it enters the client of the package `mcp`, runs every call, and leaves the client.
-Other tasks only put calls into its queue. The server is hostile: of its messages, answers alone reach the client, each
-bounded in bytes and in parts. Its requests are refused here, and its notifications dropped. Its schemas are not
-compiled, and no answer is checked against them.
+One task owns a session: it enters the client of the package `mcp`, runs every call, and leaves the client. Other tasks
+only put calls into its queue. The server is hostile: of its messages, answers alone reach the client, each bounded in
+bytes and in parts. Its requests are refused here, and its notifications dropped. Its schemas are not compiled, and no
+answer is checked against them.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from ramet.core.errors import InvalidValue, McpServerFailed, ProtocolError
 from ramet.core.mcp.server_entry import McpServer
-from ramet.tools.mcp.connection_port import ListedTool, McpResult, SendMessage
+from ramet.host.mcp.address_streams import address_streams
+from ramet.host.mcp.address_transport import MAX_MESSAGE_BYTES, MAX_PARTS, NO_CONNECTION
+from ramet.tools.mcp.connection_port import ListedTool, McpResult, SendMessage, ServerRights
 from ramet.wire.values.json_object import json_object
 
-#: Bytes of a message, and its brackets and commas: each takes up to 100 bytes once it is decoded.
-MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
-MAX_PARTS: Final = 100_000
 #: Seconds until a server has listed its tools, unless its own limit for an answer is shorter.
 START_S: Final = 60.0
+#: Seconds for the last messages to a server, from the end of its run.
+LEAVE_S: Final = 2.0
 MAX_TOOLS, MAX_PAGES = 256, 16
 _MAX_ID: Final = 200
 _MAX_SHOWN: Final = 500
@@ -53,8 +54,8 @@ class _Call(NamedTuple):
 class ServerSession:
     """A session (`ramet.tools.mcp.connection_port.McpConnection`)."""
 
-    def __init__(self, server: McpServer, send: SendMessage) -> None:
-        self._server, self._send = server, send
+    def __init__(self, server: McpServer, send: SendMessage, rights: ServerRights) -> None:
+        self._server, self._send, self._rights = server, send, rights
         self._inlet, self._outlet = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         self._calls: asyncio.Queue[_Call | None] = asyncio.Queue()  #: None: the server has ended
         self._open_calls: set[asyncio.Future[McpResult]] = set()
@@ -65,7 +66,19 @@ class ServerSession:
     # ---- the owner
 
     async def run(self) -> None:
-        """Own the session until the server has ended. Raises McpServerFailed for what ended it."""
+        """Keep the session until the server has ended. Raises McpServerFailed for what ended it."""
+        owner = asyncio.create_task(self._own())
+        try:
+            await asyncio.wait({owner})
+        finally:
+            while not owner.done():  # It cancels its calls at the server, which may not listen: then it is cut off.
+                owner.cancel()
+                await asyncio.wait({owner}, timeout=LEAVE_S)
+            if not owner.cancelled():
+                owner.exception()
+        raise self._failed()
+
+    async def _own(self) -> None:
         start_s = min(START_S, self._server.timeout_s)
         try:
             async with AsyncExitStack() as stack:
@@ -85,11 +98,40 @@ class ServerSession:
             for call in self._open_calls:
                 if not call.done():
                     call.set_exception(self._failed())
-        raise self._failed()
 
     @asynccontextmanager
     async def _transport(self) -> AsyncGenerator[tuple[Any, Any]]:
-        yield self._outlet, _Outgoing(self._send)
+        if not self._server.url:
+            yield self._outlet, _Outgoing(self._send)
+            return
+        async with address_streams(self._server, self._rights, on_violation=self.end) as streams:
+
+            async def send(message: bytes) -> None:
+                parsed = types.jsonrpc_message_adapter.validate_json(message, by_name=False)
+                await streams.outgoing.send(SessionMessage(parsed))
+
+            self._send = send
+            receiving = asyncio.create_task(self._receive_all(streams.incoming))
+            try:
+                yield self._outlet, streams.outgoing
+            finally:
+                receiving.cancel()
+                await asyncio.wait({receiving})
+
+    async def _receive_all(self, incoming: Any) -> None:
+        """Take the messages of an address until it has no more."""
+        async for item in incoming:
+            if isinstance(item, Exception):  # A line that is no message, and answers none.
+                continue
+            match item.message:
+                case types.JSONRPCNotification():
+                    continue
+                case types.JSONRPCRequest():
+                    method = await self._refuse(item.message.method[:_MAX_SHOWN], item.message.id)
+                    if method:
+                        self._rights.on_refused(method)
+                case _:
+                    await self._pass_answer(item.message)
 
     async def _list_tools(self, session: ClientSession) -> tuple[ListedTool, ...]:
         """Return the tools of all pages, up to the bounds; the session's own method would also read their schemas."""
@@ -98,7 +140,10 @@ class ServerSession:
         size = 0
         for _ in range(MAX_PAGES):
             params = types.PaginatedRequestParams(cursor=cursor) if cursor is not None else None
-            page = await session.send_request(types.ListToolsRequest(params=params), types.ListToolsResult)
+            if self._server.url:  # Names of headers for arguments are in the schemas.
+                page = await session.list_tools(params=params)
+            else:
+                page = await session.send_request(types.ListToolsRequest(params=params), types.ListToolsResult)
             listed = [ListedTool(each.name, each.description or "", each.input_schema) for each in page.tools]
             size += len(msgspec.json.encode(listed))
             if size > MAX_MESSAGE_BYTES:
@@ -128,8 +173,10 @@ class ServerSession:
             if error.code == types.REQUEST_TIMEOUT:
                 reason = f"{call.tool[:_MAX_SHOWN]} did not answer within {self._server.timeout_s:g} s"
                 return _fail(call, McpServerFailed(self._server.name, reason))
-            if error.code == types.CONNECTION_CLOSED:
+            if error.code == types.CONNECTION_CLOSED and self._failure is not None:
                 return _fail(call, self._failed())
+            if error.code in (types.CONNECTION_CLOSED, NO_CONNECTION):  # Of one request: the next one may work.
+                return _fail(call, McpServerFailed(self._server.name, error.message[:_MAX_SHOWN]))
             outcome = McpResult(f"error {error.code}: {error.message}", is_error=True)
         except Exception as error:
             return _fail(call, McpServerFailed(self._server.name, _reason_of(error)))
@@ -153,11 +200,14 @@ class ServerSession:
             parsed = types.jsonrpc_message_adapter.validate_python(data, by_name=False)
         except (ValidationError, RecursionError):
             raise self._broken("it sent a message that is none of JSON-RPC") from None
+        await self._pass_answer(parsed)
+        return ""
+
+    async def _pass_answer(self, message: types.JSONRPCMessage) -> None:
         try:
-            await self._inlet.send(SessionMessage(parsed))
+            await self._inlet.send(SessionMessage(message))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             raise self._failed() from None
-        return ""
 
     def end(self, reason: str) -> None:
         """Take the end of the server. Idempotent."""
@@ -281,6 +331,8 @@ def _reason_of(error: BaseException) -> str:
     """Return why a session failed, in a line, without what the server sent: it may be large."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
+    if isinstance(error, MCPError) and error.code == NO_CONNECTION:
+        return error.message[:_MAX_SHOWN]
     if isinstance(error, MCPError):
         return f"error {error.code}: {error.message[:_MAX_SHOWN]}"
     if isinstance(error, ValidationError):

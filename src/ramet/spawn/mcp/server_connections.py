@@ -1,8 +1,8 @@
 """The connections of one sandbox to the servers of the Model Context Protocol that run in it.
 
-The guest starts the servers, and carries their messages. The host has the sessions: see `McpConnection`. The request
-with which a guest connects a server lasts as long as the connection, and its task owns the session. A server that
-fails costs its tools, and no turn.
+The guest starts programs, and carries their messages; the host connects to addresses itself. The host has the sessions:
+see `McpConnection`. The request with which a guest connects a server lasts as long as the connection, and its task owns
+the session. A server that fails costs its tools, and no turn.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, NamedTuple
 
 import msgspec
@@ -17,13 +18,13 @@ from langchain_core.tools import BaseTool
 
 from ramet.agent.toolset import allows_server_tool
 from ramet.core.errors import InvalidValue, McpServerFailed, ProtocolError, Unknown
-from ramet.core.events import Notice
+from ramet.core.events import EndpointAsked, Notice
 from ramet.core.mcp.server_entry import McpServer
 from ramet.spawn.masking import masked_text
 from ramet.spawn.mcp.tool_definitions import ServerTool, definition_of
 from ramet.spawn.run import Run
 from ramet.tools.agents.report_framing import FLAG, neutralise
-from ramet.tools.mcp.connection_port import ListedTool, McpConnection, McpResult
+from ramet.tools.mcp.connection_port import ListedTool, McpConnection, McpResult, ServerRights
 from ramet.wire.guest_protocol.guest_to_host import CallMcpTool, ConnectMcpServer, PassMcpMessage
 from ramet.wire.values.json_object import json_object
 
@@ -83,7 +84,7 @@ class McpConnections:
         try:
             if client is None:
                 raise McpServerFailed(server.entry.name, "this tree has no client for it")
-            connection = await client.open(server.entry, send)
+            connection = await client.open(server.entry, send, self._rights_of(server))
             if server.connection.done():
                 connection.end("it ended before its connection began")
             else:
@@ -104,7 +105,26 @@ class McpConnections:
                 server.has_failed = True
                 self._report(str(McpServerFailed(server.entry.name, request.end)))
             return server.fail(request.end)
-        method = await (await server.wait_open()).receive(body)
+        if server.entry.url:
+            raise ProtocolError(f"a message of the MCP server {server.entry.name!r}, to which the host connects")
+        self._on_refused(server, await (await server.wait_open()).receive(body))
+
+    def _rights_of(self, server: _ServerState) -> ServerRights:
+        run, grant = self._run, self._run.grant
+        assert grant is not None, "a run in a sandbox has a grant"
+        values = {**grant.secrets, **run.sandbox.variables()}
+
+        def on_endpoint(host: str, port: int, is_allowed: bool, reason: str) -> None:
+            run.context.emit(EndpointAsked, host=host, port=port, allowed=is_allowed, reason=reason)
+
+        return ServerRights(
+            endpoints=grant.allowed_endpoints,
+            value_of=values.get,
+            on_endpoint=on_endpoint,
+            on_refused=partial(self._on_refused, server),
+        )
+
+    def _on_refused(self, server: _ServerState, method: str) -> None:
         if method and method not in server.refused_methods and len(server.refused_methods) < _MAX_REFUSED:
             server.refused_methods.add(method)
             self._report(f"the MCP server {server.entry.name!r} asked for {method!r}, and was refused")

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ramet.core.mcp.server_entry import McpServer
 
 #: Sends one message to the server, without the end of its line.
 SendMessage = Callable[[bytes], Awaitable[None]]
+
+
+#: Takes a decision about a connection: host, port, whether it is allowed, and why not.
+OnEndpoint = Callable[[str, int, bool, str], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerRights:
+    """The rights of the run that a server belongs to, for a connection to its address, and its reports."""
+
+    endpoints: Collection[str]  #: that the run may reach
+    value_of: Callable[[str], str | None]  #: variables and secrets of its sandbox
+    on_endpoint: OnEndpoint
+    on_refused: Callable[[str], None]  #: takes a method that the server asked for and may not use
 
 
 class ListedTool(NamedTuple):
@@ -54,5 +69,5 @@ class McpClient(Protocol):
     def check(self) -> None:
         """Raise MissingExtra if the client's package is not installed."""
 
-    async def open(self, server: McpServer, send: SendMessage) -> McpConnection:
-        """Return a connection to a server, which nobody owns yet. Raises MissingExtra."""
+    async def open(self, server: McpServer, send: SendMessage, rights: ServerRights) -> McpConnection:
+        """Return a connection to a server, which nobody owns yet. Raises MissingExtra, InvalidValue."""
