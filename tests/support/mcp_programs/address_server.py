@@ -17,6 +17,7 @@ from typing import Any
 import uvicorn
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context
+from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult, ListRootsRequest
 
 RECORD = pathlib.Path(sys.argv[1])
 server = MCPServer("address")
@@ -57,6 +58,22 @@ async def hang() -> str:
     async with recorded("hang"):
         await asyncio.Event().wait()
     return "never"
+
+
+@server.tool()
+async def greet(context: Context) -> InputRequiredResult | str:
+    """Ask for a name, and return the answer."""
+    if context.input_responses is None:
+        schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+        question = ElicitRequest(params=ElicitRequestFormParams(message="Your name?", requested_schema=schema))
+        return InputRequiredResult(input_requests={"name": question}, request_state="asked")
+    return f"{context.request_state}: {context.input_responses['name'].model_dump_json(exclude_none=True)}"
+
+
+@server.tool()
+async def sample(context: Context) -> InputRequiredResult:
+    """Ask for what no server gets."""
+    return InputRequiredResult(input_requests={"roots": ListRootsRequest()})
 
 
 def main() -> None:

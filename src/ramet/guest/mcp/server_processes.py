@@ -2,12 +2,14 @@
 
 Each server is a program at two pipes, or at an address to which the host connects for as long as the guest asks for it.
 The messages of a program are carried to the host, which has the session, one at a time: the next one is read once the
-host has taken the one before. Notifications are dropped here. All processes of a server end with the turn.
+host has taken the one before. Of notifications, only some reports of progress are. All processes of a server end with
+the turn.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -24,6 +26,9 @@ from ramet.guest.external.process import ProgramProcess, started_program
 from ramet.isolation.assignment import SECRETS
 from ramet.wire.guest_protocol.guest_to_host import ConnectMcpServer, PassMcpMessage
 
+#: The notifications that the host takes, and the seconds between two of one server.
+PROGRESS: Final = "notifications/progress"
+REPORT_INTERVAL_S: Final = 0.2
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 _MAX_REASON: Final = 4_000  #: characters of the reason for an end, which has the end of its standard error
 
@@ -48,6 +53,7 @@ class _Relay:
 
     def __init__(self, link: AsyncChannel, server: McpServer) -> None:
         self._link, self._server = link, server
+        self._next_report_at = 0.0
 
     async def run(self, environ: Mapping[str, str], cwd: Path) -> None:
         """Run the server until it, or its session in the host, has ended."""
@@ -101,7 +107,7 @@ class _Relay:
         reader = MessageReader(program.stdout)
         try:
             while (message := await reader.read()) is not None:
-                if "method" in message and "id" not in message:
+                if "method" in message and "id" not in message and not self._is_report(message):
                     continue  # A notification: the host would drop it.
                 body = msgspec.json.encode(message)
                 if len(body) > MAX_MESSAGE_BYTES:
@@ -110,6 +116,14 @@ class _Relay:
         except Aborted:
             raise
         raise await program.early_end()
+
+    def _is_report(self, message: Mapping[str, object]) -> bool:
+        """Return whether a notification is a report of progress, and does not come right after another one."""
+        now = time.monotonic()
+        if message["method"] != PROGRESS or now < self._next_report_at:
+            return False
+        self._next_report_at = now + REPORT_INTERVAL_S
+        return True
 
 
 async def _feed(program: ProgramProcess, inbox: asyncio.Queue[bytes]) -> None:

@@ -11,20 +11,28 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from langchain_core.tools import BaseTool
 
 from ramet.agent.toolset import allows_server_tool
-from ramet.core.errors import InvalidValue, McpServerFailed, ProtocolError, Unknown
-from ramet.core.events import EndpointAsked, Notice
-from ramet.core.mcp.server_entry import McpServer
+from ramet.core.errors import Aborted, InvalidValue, McpServerFailed, ProtocolError, Unknown
+from ramet.core.events import EndpointAsked, Notice, ToolProgressed
+from ramet.core.mcp.server_entry import PREFIX, McpServer
 from ramet.spawn.masking import masked_text
 from ramet.spawn.mcp.tool_definitions import ServerTool, definition_of
 from ramet.spawn.run import Run
 from ramet.tools.agents.report_framing import FLAG, neutralise
-from ramet.tools.mcp.connection_port import ListedTool, McpConnection, McpResult, ServerRights
+from ramet.tools.mcp.answer_form import Value
+from ramet.tools.mcp.connection_port import (
+    ListedTool,
+    McpConnection,
+    McpResult,
+    OnProgress,
+    ServerQuestion,
+    ServerRights,
+)
 from ramet.wire.guest_protocol.guest_to_host import CallMcpTool, ConnectMcpServer, PassMcpMessage
 from ramet.wire.values.json_object import json_object
 
@@ -33,7 +41,7 @@ MAX_TOOLS, MAX_DEFINITION_BYTES = 100, 256 * 1024
 MAX_ARGUMENTS: Final = 1024 * 1024
 #: Seconds until all servers have listed their tools, or have failed.
 WAIT_S: Final = 90.0
-_MAX_NOTICE: Final = 1_000
+_MAX_NOTICE, _MAX_PROGRESS = 1_000, 300
 _MAX_REFUSED: Final = 8  #: methods of one server that are reported
 
 
@@ -73,6 +81,8 @@ class McpConnections:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._servers = {each.name: _ServerState(each) for each in run.agent.mcp_servers}
+        self._calls: dict[int, asyncio.Future[McpResult]] = {}  #: by the number of their request
+        self._abandoned: set[int] = set()  #: of these, by the guest
         self._origins: dict[str, _Origin] = {}  #: by the name that a model calls
 
     async def connect(self, request: ConnectMcpServer, send: Callable[[bytes], Awaitable[None]]) -> None:
@@ -121,6 +131,7 @@ class McpConnections:
             endpoints=grant.allowed_endpoints,
             value_of=values.get,
             on_endpoint=on_endpoint,
+            ask=partial(self._ask, server),
             on_refused=partial(self._on_refused, server),
         )
 
@@ -173,15 +184,75 @@ class McpConnections:
     async def call(self, request: CallMcpTool, body: bytes) -> McpResult:
         """Call a tool of a server; the text of its result cannot pass for a frame or for instructions.
 
-        Raises McpServerFailed, Unknown and InvalidValue.
+        Raises McpServerFailed, Unknown and InvalidValue, and Aborted if the guest abandons the call.
         """
         origin = self._origins.get(request.tool)
         if origin is None:
             raise Unknown("tool", request.tool, tuple(self._origins))
         arguments = json_object(body, "arguments", max_bytes=MAX_ARGUMENTS)
-        result = await (await origin.server.wait_open()).call(origin.tool, arguments)
+        connection = await origin.server.wait_open()
+        call = asyncio.ensure_future(connection.call(origin.tool, arguments, self._progress_of(request)))
+        self._calls[request.id] = call
+        try:
+            result = await call
+        except asyncio.CancelledError:
+            if request.id in self._abandoned:
+                raise Aborted("its caller waits no more") from None
+            raise
+        finally:
+            call.cancel()
+            del self._calls[request.id]
+            self._abandoned.discard(request.id)
         text, imitated = neutralise(result.text)
         return McpResult(f"{text}\n\n{FLAG}" if imitated else text, result.is_error)
+
+    def abandon(self, request: int) -> bool:
+        """Cancel a call, also at its server; return False if there is no such call."""
+        call = self._calls.get(request)
+        if call is None:
+            return False
+        self._abandoned.add(request)
+        return call.cancel()
+
+    def _progress_of(self, request: CallMcpTool) -> OnProgress:
+        def on_progress(done: float, total: float | None, text: str) -> None:
+            run = self._run
+            run.context.emit(
+                ToolProgressed,
+                call_id=request.call_id or None,
+                tool=request.tool,
+                done=done,
+                total=total,
+                text=masked_text(run, text, _MAX_PROGRESS),
+            )
+
+        return on_progress
+
+    async def _ask(self, server: _ServerState, question: ServerQuestion) -> dict[str, Value] | None:
+        """Return what a person answers in the inbox of the tree; None: nobody did, or not what the server asked for."""
+        context = self._run.context
+        if context.approve is None:
+            return None
+        form = question.form if question.form is not None and question.form.fields else None
+        fields: dict[str, Any] = {"fields": form.describe()} if form is not None else {}
+        what = "asks"
+        if question.url:
+            fields, what = {"url": question.url}, "asks you to visit an address, which nothing here opens"
+        text = f"the MCP server {server.entry.name!r} {what}: {masked_text(self._run, question.message)}"
+        if form is not None:
+            text += "\nAnswer with a JSON object of the fields, as the reason of an approval."
+        approval = await context.approve(
+            context,
+            tool=f"{PREFIX}{server.entry.name}",
+            question=text,
+            args=fields,
+            check=form.parse if form is not None else None,
+        )
+        if form is None or not approval:
+            return {} if approval else None
+        with suppress(InvalidValue):  # Of a hook, or of an approver: they can only consent.
+            return form.parse(approval.reason)
+        return None
 
     def _find(self, name: str) -> _ServerState:
         server = self._servers.get(name)
