@@ -18,6 +18,8 @@ from ramet.core.mcp.server_url import check_header_value
 from ramet.host.egress.addresses import look_up
 from ramet.host.egress.dial import Dialer
 from ramet.host.mcp.address_transport import MAX_MESSAGE_BYTES, AddressTransport, CheckedNetwork
+from ramet.host.mcp.logins.login_auth import LoginAuth
+from ramet.host.mcp.logins.login_store import LoginStore
 from ramet.tools.mcp.connection_port import ServerRights
 
 #: A server could fill a log with what is wrong with its lines.
@@ -35,7 +37,7 @@ class AddressStreams(NamedTuple):
 
 @asynccontextmanager
 async def address_streams(
-    server: McpServer, rights: ServerRights, *, on_violation: Callable[[str], None]
+    server: McpServer, rights: ServerRights, *, logins: LoginStore | None, on_violation: Callable[[str], None]
 ) -> AsyncGenerator[AddressStreams]:
     """Keep a connection to the address of a server. Raises InvalidValue for a header without its value."""
     tls = await asyncio.to_thread(httpx2.create_ssl_context) if urlsplit(server.url).scheme == "https" else None
@@ -43,7 +45,7 @@ async def address_streams(
     transport = AddressTransport(CheckedNetwork(dialer, rights.on_endpoint), tls, on_violation)
     client = httpx2.AsyncClient(
         transport=transport,
-        auth=_Refusals(server, on_violation),
+        auth=LoginAuth(server, logins, on_violation),
         headers=filled_headers(server, rights),
         timeout=None,
         trust_env=False,
@@ -56,19 +58,6 @@ async def address_streams(
         ),
     ):
         yield AddressStreams(incoming, outgoing)
-
-
-class _Refusals(httpx2.Auth):
-    """The end of a session with a server that does not let its client in."""
-
-    def __init__(self, server: McpServer, on_violation: Callable[[str], None]) -> None:
-        self._server, self._on_violation = server, on_violation
-
-    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
-        response = yield request
-        if response.status_code == 401:
-            field = f"mcp.{self._server.name}.headers"
-            self._on_violation(f"it refused the connection (HTTP 401): set its key in {field}")
 
 
 def filled_headers(server: McpServer, rights: ServerRights) -> dict[str, str]:

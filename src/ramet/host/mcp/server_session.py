@@ -30,6 +30,7 @@ from ramet.host.mcp.address_streams import address_streams
 from ramet.host.mcp.address_transport import MAX_MESSAGE_BYTES, MAX_PARTS, NO_CONNECTION
 from ramet.host.mcp.call_clocks import CallClocks
 from ramet.host.mcp.call_results import MAX_SHOWN, reason_of, result_of
+from ramet.host.mcp.logins.login_store import LoginStore
 from ramet.tools.mcp.connection_port import ListedTool, McpResult, OnProgress, SendMessage, ServerRights
 from ramet.wire.values.json_object import json_object
 
@@ -59,8 +60,8 @@ class _Call(NamedTuple):
 class ServerSession:
     """A session (`ramet.tools.mcp.connection_port.McpConnection`)."""
 
-    def __init__(self, server: McpServer, send: SendMessage, rights: ServerRights) -> None:
-        self._server, self._send, self._rights = server, send, rights
+    def __init__(self, server: McpServer, send: SendMessage, rights: ServerRights, logins: LoginStore | None) -> None:
+        self._server, self._send, self._rights, self._logins = server, send, rights, logins
         self._inlet, self._outlet = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         self._calls: asyncio.Queue[_Call | None] = asyncio.Queue()  #: None: the server has ended
         self._open_calls: set[asyncio.Future[McpResult]] = set()
@@ -115,7 +116,7 @@ class ServerSession:
         if not self._server.url:
             yield self._outlet, _Outgoing(self._send)
             return
-        async with address_streams(self._server, self._rights, on_violation=self.end) as streams:
+        async with address_streams(self._server, self._rights, logins=self._logins, on_violation=self.end) as streams:
 
             async def send(message: bytes) -> None:
                 parsed = types.jsonrpc_message_adapter.validate_json(message, by_name=False)
