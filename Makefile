@@ -62,8 +62,8 @@ lint: $(READY) ## format, lint, types, layers
 check: setup lint ## `make lint`, and the fast tests that a change concerns, of the working tree or SINCE a revision
 	$(BIN)/pytest -n $(JOBS) $(FAST) -q -x -m "not slow and not bench"
 
-test: setup ## every test, JOBS (4) at a time; SANDBOXES=half: each in half of its sandboxes
-	$(BIN)/pytest -n $(JOBS) -m "not bench and not chaos" $(ARGS)
+test: setup ## every test but those of test-agents, JOBS (4) at a time; SANDBOXES=half: each in half of its sandboxes
+	$(BIN)/pytest -n $(JOBS) -m "not bench and not chaos and not agents" $(ARGS)
 
 test-kubernetes: setup cluster-tools ## tests with pods: on a cluster of their own, or with KUBECONFIG and REGISTRY on yours
 	tests/cluster/cluster.sh run $(BIN)/pytest -n 3 -m kubernetes tests/kubernetes $(ARGS)
