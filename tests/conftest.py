@@ -76,6 +76,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         from tests.support.one_of_sandboxes import left_out
 
         deselected = left_out((item.nodeid for item in items), choice)
+        deselected |= {item.nodeid for item in items if item.get_closest_marker("larger")}
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in deselected])
         items[:] = [item for item in items if item.nodeid not in deselected]
     if not (os.environ.get("KUBECONFIG") and os.environ.get("REGISTRY")):

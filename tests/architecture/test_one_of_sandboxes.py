@@ -75,6 +75,25 @@ def test_an_agent_type_runs_in_the_host_and_in_one_sandbox() -> None:
     assert 20 < runs.count("bwrap") < 60
 
 
+def test_a_test_of_pods_runs_with_one_kind_of_pod() -> None:
+    rolling = [
+        f"tests/kubernetes/test_rolling.py::test_{number}[{turn}-{end}]"
+        for number in range(40)
+        for turn in ("function", "conversation")
+        for end in ("killed", "told to end")
+    ]
+    faults = [
+        f"tests/kubernetes/test_pod_faults.py::test_{number}[{kind}]"
+        for number in range(40)
+        for kind in ("attached", "dialling")
+    ]
+
+    for tests in (rolling, faults):
+        runs = set(tests) - left_out(tests, "one")
+        assert len(runs) == 40
+        assert {test.partition("[")[2] for test in runs} == {test.partition("[")[2] for test in tests}
+
+
 def test_a_trip_of_several_sandboxes_and_stores_runs_in_one() -> None:
     left = set(STORED) - left_out(STORED, "one")
 

@@ -4,7 +4,8 @@
 - A trip runs in one of two sandboxes, and on one of its stores.
 - An agent type of a server runs in one of two sandboxes, and in the host.
 - A promise of a backend is kept for root on one backend, and for an ordinary user on the other one.
-- A promise of pods is kept by a pod of one run, or of a team.
+- A promise of pods is kept by a pod of one run, or of a team. What happens to a pod happens to one that dials its
+  kernel, or to one that is attached, and during a turn of one kind.
 
 Which one differs from test to test, and is always the same for one test.
 """
@@ -22,6 +23,7 @@ CHOICES: Final[Mapping[str, int]] = {"one": 0, "another": 1}
 _ATTACKED: Final = re.compile(r"\b(me-bwrap|bare-local|ordinary-bwrap|me-local)\b")
 _BACKEND: Final = re.compile(r"\b(bwrap|local)\b")
 _STORE: Final = re.compile(r"\b(memory|sqlite|postgres)\b")
+_POD: Final = re.compile(r"\b(attached|dialling|(?:function|conversation)-(?:killed|told\b[^\]]*))")
 #: A promise and whose it is, as one parameter: the promise is a part of the test.
 _PROMISE: Final = re.compile(r"(bwrap|local|run|team)-(\w+)")
 
@@ -55,6 +57,9 @@ def _places(test: str) -> Iterator[tuple[str, str]]:
     elif name.startswith("tests/conformance/test_agent_types"):
         if (backend := _BACKEND.search(parameters)) is not None:
             yield f"{name} {parameters.replace(backend[1], '')}", backend[1]
+    elif name.startswith("tests/kubernetes/"):
+        if (pod := _POD.search(parameters)) is not None:
+            yield f"{name} {parameters.replace(pod[1], '')}", pod[1]
     elif name.startswith(("tests/security/", "tests/trips/")):
         for kind, pattern in (("sandbox", _BACKEND), ("store", _STORE)):
             if (place := pattern.search(parameters)) is not None:
