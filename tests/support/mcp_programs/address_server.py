@@ -1,6 +1,6 @@
 """An MCP server at an address of this machine, by the library of the protocol; it writes down what it is asked.
 
-`python address_server.py RECORD` prints its port. A line of the record is a JSON list.
+`python address_server.py RECORD [CERTIFICATE]` prints its port. A line of the record is a JSON list.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ def main() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sys.stdout.write(f"{listener.getsockname()[1]}\n")
         sys.stdout.flush()
-        config = uvicorn.Config(outer, log_level="critical", timeout_graceful_shutdown=0)
+        certificate = sys.argv[2] if len(sys.argv) > 2 else None
+        config = uvicorn.Config(outer, log_level="critical", timeout_graceful_shutdown=0, ssl_certfile=certificate)
         asyncio.run(uvicorn.Server(config).serve(sockets=[listener]))
 
 

@@ -6,10 +6,13 @@ import asyncio
 import importlib
 import pathlib
 
+import pytest
+
 import ramet
 from ramet.core.outcome import Status
 from ramet.host.serialize.recipes import recipe
 from ramet.models.scripted.dialogue import Call
+from tests.support.tls import make_certificate
 from tests.trips.kits.isolated import BackendName, usual_backend
 from tests.trips.kits.mcp import agent, talk
 from tests.trips.kits.mcp_addresses import address_server
@@ -19,12 +22,17 @@ backend = usual_backend
 SECRET = "k-53cr3t-k"
 
 
-async def test_an_agent_uses_servers_at_addresses_of_both_eras(tmp_path: pathlib.Path, backend: BackendName) -> None:
+async def test_an_agent_uses_servers_at_addresses_of_both_eras(
+    tmp_path: pathlib.Path, backend: BackendName, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Headers have values of variables and secrets, which are recorded nowhere; a session of 2025 is ended."""
+    certificate = str(await asyncio.to_thread(make_certificate, tmp_path))
+    monkeypatch.setenv("SSL_CERT_FILE", certificate)
     async with (
-        address_server("address_server", tmp_path) as new,
+        address_server("address_server", tmp_path, certificate) as new,
         address_server("plain_address", tmp_path) as old,
     ):
+        secure = new.entry(url=f"https://{new.endpoint}/mcp")
         headers = {"Authorization": "Bearer ${KEY}", "X-Kind": "in ${UNIT}"}
         policy = ramet.Policy(
             memory_mb=512,
@@ -32,7 +40,7 @@ async def test_an_agent_uses_servers_at_addresses_of_both_eras(tmp_path: pathlib
             env_vars={"UNIT": "metres"},
             secrets={"KEY": SECRET},
         )
-        user = agent(new.entry(headers=headers), old.entry("work"), policy=policy)
+        user = agent({**secure, "headers": headers}, old.entry("work"), policy=policy)
         done = await talk(
             tmp_path,
             backend,
@@ -47,7 +55,7 @@ async def test_an_agent_uses_servers_at_addresses_of_both_eras(tmp_path: pathlib
     assert done.notices == []
     shown = {"authorization": f"Bearer {SECRET}", "x-kind": "in metres", "accept-encoding": "identity"}
     assert [each for each in new_record if each != ["POST", "/mcp", shown]] == []
-    assert ["initialize", "work", "2025-11-25", []] in old_record
+    assert ["initialize", "work", "2025-11-25", ["elicitation"]] in old_record
     assert ["session", "work", "session-work", "2025-06-18"] in old_record
     assert old_record[-1] == ["DELETE", "work", "session-work"]
     assert await asyncio.to_thread(files_with, tmp_path, SECRET) == []
