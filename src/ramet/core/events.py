@@ -412,7 +412,7 @@ class ThresholdCrossed(Event, frozen=True, kw_only=True, tag="threshold_crossed"
 
 
 class EndpointAsked(Event, frozen=True, kw_only=True, tag="endpoint_asked"):
-    """A sandbox tried to reach an endpoint, and was allowed or denied."""
+    """A sandbox, or the host for a server of its run, tried to reach an endpoint, and was allowed or denied."""
 
     host: str
     port: int

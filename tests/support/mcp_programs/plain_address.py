@@ -56,7 +56,12 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_DELETE(self) -> None:
         record("DELETE", self.mode, self.headers.get("mcp-session-id"))
+        self.be_deaf()
         self.reply(200)
+
+    def be_deaf(self) -> None:
+        if self.mode == "deaf":
+            time.sleep(60)
 
     @property
     def mode(self) -> str:
@@ -87,6 +92,7 @@ class Handler(BaseHTTPRequestHandler):
             self.work(number, message["params"])
         elif method == "notifications/cancelled":
             record("cancelled", self.mode)
+            self.be_deaf()
             CANCELLED.set()
             self.reply(202)
         elif method is None:
@@ -152,7 +158,7 @@ class Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"id: 1\nretry: 0\ndata:\n\n")
             case "broken":
                 self.reply(200, b'{"jsonrpc": "2.0", "id": ', {"content-type": "application/json"})
-            case "slow":
+            case "slow" | "deaf":
                 time.sleep(60)
 
     def answer(self, number: Any, result: Any, headers: dict[str, str] | None = None) -> None:
