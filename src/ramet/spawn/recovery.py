@@ -42,6 +42,7 @@ from ramet.spawn.birth.record import (
     clone_in,
     cwd_of,
     grant_of,
+    inheritable_names,
     limits_of,
     narrowed_in,
     request_of,
@@ -366,8 +367,8 @@ def _toolset(
     register: RunRegistry,
 ) -> Toolset:
     if replay.spawn_event.mode == "fork" and parent is not None:
-        return Toolset(parent.context.tools)
-    available = parent.context.tools if parent is not None else _root_tools(replay, supplies, own_tools)
+        return Toolset(parent.context.tools, delegable=parent.rights[-1].delegable)
+    available = parent.inheritable_tools if parent is not None else _root_tools(replay, supplies, own_tools)
     may_spawn = (parent.info.depth + 1 if parent is not None else 0) < register.limits.depth
     try:
         return resolve_tools(agent, available, may_spawn=may_spawn, is_child=parent is not None, own=own_tools)
@@ -382,10 +383,11 @@ def _root_tools(replay: RunReplay, supplies: ResumeInputs, own_tools: Sequence[B
     """
     supplied = {tool.name: tool for tool in supplies.tools}
     own_names = {tool.name for tool in own_tools}
-    for name in replay.spawn_event.tools:
+    names = inheritable_names(replay.spawn_event)
+    for name in names:
         if name not in supplied and name not in own_names:
             raise DefinitionMissing("tool", name)
-    return tuple(supplied[name] for name in replay.spawn_event.tools if name not in own_names)
+    return tuple(supplied[name] for name in names if name not in own_names)
 
 
 def _restore_result(run: Run, result: Result) -> None:

@@ -8,7 +8,7 @@ import pathlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
@@ -42,6 +42,9 @@ from ramet.tools.run_info import RunInfo
 from ramet.tools.spawn_request import SpawnRequest
 from ramet.wire.code.capsule import PackedCall
 from ramet.wire.values.values import EncodedValue
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
 
 _SAME_TIME_S = 1e-6  #: two ends of time limits this close to each other count as equal
 
@@ -350,6 +353,12 @@ class Run:
         Resuming a run widens nothing.
         """
         return all(each.may_spawn_type(name) for each in self.rights)
+
+    @property
+    def inheritable_tools(self) -> tuple[BaseTool, ...]:
+        """The most that its children may get: its own tools, or those that a coordinator may only give on."""
+        delegable = self.rights[-1].delegable
+        return self.context.tools if delegable is None else delegable
 
     def seconds_at_most(self) -> float:
         """Return the tightest time limit here and above: nothing that ends with this run lives longer."""

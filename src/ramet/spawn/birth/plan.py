@@ -121,11 +121,12 @@ def plan_birth(
         raise InvalidValue("isolation", isolation, accepted)
     cwd = _working_dir(parent, request)
     if is_fork:
-        toolset, system = Toolset(parent.context.tools), parent.context.system_messages
+        toolset = Toolset(parent.context.tools, delegable=parent.rights[-1].delegable)
+        system = parent.context.system_messages
     else:
         may_spawn = parent.info.depth + 1 < limits.depth
         own_tools = services.own_tools(agent, cwd)
-        available = without_server_tools(parent.context.tools)
+        available = without_server_tools(parent.inheritable_tools)
         toolset = resolve_tools(agent, available, may_spawn=may_spawn, is_child=True, own=own_tools)
         system = system_messages(agent, cwd, services)
     if request.model not in (None, "inherit"):
@@ -294,7 +295,8 @@ def _definition(parent: Run, request: SpawnRequest, services: TreePorts) -> tupl
         if mode == "fork":
             raise InvalidValue("mode", mode, "'fresh' with a definition: a fork is the parent itself")
         return as_agent(request.agent), False
-    if requested_type is None and mode is None and services.omitted_type != "fork":
+    # A fork of a coordinator could not do the work either.
+    if requested_type is None and mode is None and (services.omitted_type != "fork" or parent.agent.coordinator):
         requested_type = GENERAL
     if requested_type is None and mode != "fresh":
         if parent.agent.function is not None:
