@@ -46,11 +46,12 @@ def test_a_wrong_explicit_mention_is_refused() -> None:
         find_mentions(" ".join(f"@t{number}" for number in range(9)), [f"t{number}" for number in range(9)])
 
 
+DELEGATE = Call("Agent", {"subagent_type": "reviewer", "prompt": "A better brief"})
 SCRIPT: Script = {
     "You review": ["Line 3 is wrong."],
     "@reviewer one": ["I looked at it myself.", "The reviewer says: line 3."],
-    "@reviewer two": [Call("Agent", {"subagent_type": "reviewer", "prompt": "A better brief"}), "Delegated."],
-    "Fork": [Call("Agent", {"prompt": "Be a fork"}), "No reviewer."],
+    "@reviewer two": [Call("Agent", {"prompt": "Be a fork"}), DELEGATE, "Delegated."],
+    "three": ["No reviewer."],
     "Be a fork": ["I am one."],
 }
 
@@ -58,7 +59,7 @@ SCRIPT: Script = {
 async def test_a_mentioned_type_is_spawned_once_in_its_turn() -> None:
     """A model that answers by itself meets the call; one that delegates writes the prompt; a fork owes nothing."""
     async with Session(ScriptedModel(SCRIPT), agents=[REVIEWER], mentions=True) as session:
-        values = [(await session.ask(prompt)).value for prompt in ("@reviewer one", "@reviewer two", "Fork")]
+        values = [(await session.ask(prompt)).value for prompt in ("@reviewer one", "@reviewer two", "three")]
         texts = typed_texts(session.messages)
         agents = [view.agent for view in session.runs()]
 
