@@ -92,6 +92,7 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
     source_modules: Sequence[str] = field(default=(), compare=False, repr=False)
     setup: str = ""  #: Python that runs in its sandbox before a turn, and is no turn itself
     coordinator: bool = False  #: it only leads other agents: its other tools are for them
+    peers: bool = False  #: its children know each other, and agree on plans and shutdowns with it
     sibling_list: bool = False  #: its brief ends with a list of the other children of its parent, as it starts
     concludes: bool = False  #: it has task_success, task_fail and task_clarify, like an agent that performs a task
     scope: Scope = "call"
@@ -121,7 +122,7 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
         check_model("model", self.model)
         if self.effort is not None and self.effort not in EFFORTS:
             raise InvalidValue("effort", self.effort, f"{', '.join(EFFORTS)}, or None")
-        for each in ("read_only", "background", "concludes", "coordinator", "sibling_list"):
+        for each in ("read_only", "background", "concludes", "coordinator", "peers", "sibling_list"):
             check_bool(each, getattr(self, each))
         if self.budget_note is not None:
             check_bool("budget_note", self.budget_note)
@@ -150,6 +151,10 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
             self._set_external(as_external(self.external))
         if self.function is not None and not callable(self.function):
             raise InvalidValue("function", self.function, "a callable")
+        if self.peers and self.function is not None:
+            raise InvalidValue(
+                "peers", self.peers, "False for an agent without a model of its own: it answers no plans"
+            )
         if self.coordinator:
             self._check_coordinator()
         ttl: object = self.cache_ttl_seconds

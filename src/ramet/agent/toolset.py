@@ -59,7 +59,7 @@ def resolve_tools(
             continue
         if _is_allowed(tool, agent, may_spawn=may_spawn, is_child=is_child and name not in own_by_name):
             tools[name] = tool
-        else:
+        elif agent.tools is not None or tool_flag(tool, "children", True):
             withheld.append(name)
     has_server_tools = any(_is_of_server(agent, each) for each in agent.tools or ())
     if agent.tools and not has_server_tools and not tools.keys() & selected_tools.keys():

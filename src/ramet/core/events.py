@@ -182,6 +182,16 @@ class MailPushed(Event, frozen=True, kw_only=True, tag="mail_pushed"):
     text: str = ""
     asked: str = ""  #: id of the sandbox's request that sent it, unique in its tree
     notify: str = ""  #: id of the run to notify, once, when this run is idle or has ended afterwards
+    request: str = ""  #: what it requests of this run: plan or shutdown; `mail_id` is the id of the request
+    waits: str = ""  #: the call of the sender that waits for the answer
+
+
+class RequestAnswered(Event, frozen=True, kw_only=True, tag="request_answered"):
+    """This run answered the request of its lead, or of a peer that it leads."""
+
+    request_id: str
+    approved: bool
+    text: str = ""
 
 
 class MailDelivered(Event, frozen=True, kw_only=True, tag="mail_delivered"):
@@ -466,6 +476,7 @@ AnyEvent = (
     | ToolEnded
     | MailPushed
     | MailDelivered
+    | RequestAnswered
     | ClampEvent
     | PolicyDecided
     | BudgetRefused

@@ -17,6 +17,7 @@ from ramet.core.outcome import Result, Status
 from ramet.guest.async_channel import AsyncChannel
 from ramet.models.json_values import sanitize
 from ramet.tools.context import ToolUseContext
+from ramet.tools.decisions import PeerRequest
 from ramet.tools.run_info import RunView, StopReceipt
 from ramet.tools.spawn_request import CreationReceipt, SpawnHandle, SpawnRequest
 from ramet.wire.code import capsule
@@ -149,6 +150,10 @@ class ChannelTree:
         if dedupe_s is not None:
             fields["dedupe_s"] = checked_window(dedupe_s)
         return (await self._link.ask(guest_to_host.Send, **fields)).as_(answer_data.Text).text
+
+    async def ask_peer(self, asker: ToolUseContext, request: PeerRequest) -> str:
+        fields = {**request._asdict(), "text": sanitize(request.text)}
+        return (await self._link.ask(guest_to_host.AskPeer, **fields)).as_(answer_data.Text).text
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
         return await _stop(self._link, target, reason)

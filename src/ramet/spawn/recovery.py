@@ -35,7 +35,7 @@ from ramet.core.replay.codec import StoredMessage
 from ramet.core.replay.replay import CLOSED, OPEN, RAISED, TreeReplay, amount
 from ramet.core.replay.run_replay import RunReplay
 from ramet.models.messages import KINDS, decode
-from ramet.spawn.birth.plan import Plan, check_tools
+from ramet.spawn.birth.plan import Plan, check_tools, own_tools_of
 from ramet.spawn.birth.record import (
     Values,
     capsule_in,
@@ -90,6 +90,8 @@ def rebuild_tree(tree: RunTree, replay: TreeReplay, supplies: ResumeInputs) -> R
         for mail_id, asker in each.awaiting_idle.items():
             if asker in replay.runs and f"idle:{mail_id}" not in replay.runs[asker].mail_ids:
                 tree.post.await_idle(runs[each.id], mail_id, asker)
+    open_calls = [(each.id, call) for each in replay.runs.values() for call in each.started_calls]
+    tree.peers.restore(replay.peer_requests.newest.values(), open_calls)
     return runs[replay.root.id]
 
 
@@ -101,10 +103,11 @@ def resume_tree(tree: RunTree, replay: TreeReplay) -> None:
     for run, _ in run_replays:
         if not run.is_living:  # Before idle runs are considered, which would end if nothing could come any more.
             tree.post.report_end_to_all(run)  # Does nothing if its notices are recorded: their ids show this.
+    tree.peers.resume()
     for run, each in run_replays:
         if not run.is_living:
             continue
-        if _is_stopped(run, each):
+        if _is_stopped(run, each) or replay.peer_requests.accepts_shutdown(each.id):
             run.turn.verdict = TurnResult(
                 Status.CANCELLED, error=ErrorInfo(type="Aborted", message="it was being stopped")
             )
@@ -131,7 +134,8 @@ async def leave_ended_copies(tree: RunTree, replay: TreeReplay) -> None:
         if run is None or not run.is_living:
             continue
         is_orphan = not run.detached and run.parent is not None and run.parent.info.id in ended
-        if is_orphan or _is_stopped(run, each) or _is_lost(run, each):
+        accepts_shutdown = replay.peer_requests.accepts_shutdown(each.id)
+        if is_orphan or accepts_shutdown or _is_stopped(run, each) or _is_lost(run, each):
             ended.add(each.id)
             await leave_worktree(run, tree.register.services.git)
 
@@ -205,7 +209,7 @@ def _restore_run(
     try:
         agent = supplies.agent(spawn_data["agent"])
         cwd = cwd_of(spawn_data)
-        toolset = _toolset(agent, replay, parent, supplies, services.own_tools(agent, cwd), register)
+        toolset = _toolset(agent, replay, parent, supplies, own_tools_of(agent, cwd, parent, services), register)
         values = Values(
             path=spawn_event.path,
             secrets=supplies.secrets,

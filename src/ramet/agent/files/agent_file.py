@@ -262,6 +262,7 @@ _READERS: Mapping[str, Callable[[_Reader, str], dict[str, Any]]] = {
     "initial_prompt": _Reader.text,
     "budget_note": _Reader.flag,
     "coordinator": _Reader.flag,
+    "peers": _Reader.flag,
     "sibling_list": _Reader.flag,
     "limits": _Reader.limits,
     "output": _Reader.schema,

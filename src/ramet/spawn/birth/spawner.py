@@ -307,7 +307,7 @@ class Spawner:
 
     def _start_run(self, run: Run, parent: Run, plan: Plan) -> None:
         brief, shared_count = plan.request.prompt, 0
-        if plan.agent.sibling_list:
+        if plan.agent.sibling_list or parent.agent.peers:
             brief = with_sibling_list(brief, run, list(self._register.runs.values()))
         if plan.is_fork:
             if run.worktree is not None or run.sandbox.clone is not None:
