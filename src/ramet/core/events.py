@@ -202,6 +202,19 @@ class MailDelivered(Event, frozen=True, kw_only=True, tag="mail_delivered"):
     kind: str
 
 
+class MonitorStarted(Event, frozen=True, kw_only=True, tag="monitor_started"):
+    """This run monitors a command: its lines come as mail."""
+
+    monitor: str
+    command: str
+
+
+class MonitorEnded(Event, frozen=True, kw_only=True, tag="monitor_ended"):
+    """A command that this run monitored has ended, or was stopped."""
+
+    monitor: str
+
+
 class ClampEvent(Event, frozen=True, kw_only=True, tag="clamped"):
     """A requested limit was above the parent's limit, and was set to the parent's."""
 
@@ -477,6 +490,8 @@ AnyEvent = (
     | MailPushed
     | MailDelivered
     | RequestAnswered
+    | MonitorStarted
+    | MonitorEnded
     | ClampEvent
     | PolicyDecided
     | BudgetRefused

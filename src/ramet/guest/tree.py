@@ -18,7 +18,7 @@ from ramet.guest.async_channel import AsyncChannel
 from ramet.models.json_values import sanitize
 from ramet.tools.context import ToolUseContext
 from ramet.tools.decisions import PeerRequest
-from ramet.tools.run_info import RunView, StopReceipt
+from ramet.tools.run_info import MonitorReport, RunView, StopReceipt
 from ramet.tools.spawn_request import CreationReceipt, SpawnHandle, SpawnRequest
 from ramet.wire.code import capsule
 from ramet.wire.guest_protocol import answer_data, guest_to_host
@@ -154,6 +154,10 @@ class ChannelTree:
     async def ask_peer(self, asker: ToolUseContext, request: PeerRequest) -> str:
         fields = {**request._asdict(), "text": sanitize(request.text)}
         return (await self._link.ask(guest_to_host.AskPeer, **fields)).as_(answer_data.Text).text
+
+    async def report_monitor(self, reporter: ToolUseContext, report: MonitorReport) -> str:
+        fields = {**report._asdict(), "text": sanitize(report.text)}
+        return (await self._link.ask(guest_to_host.ReportMonitor, **fields)).as_(answer_data.Text).text
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
         return await _stop(self._link, target, reason)

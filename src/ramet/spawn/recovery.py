@@ -104,6 +104,9 @@ def resume_tree(tree: RunTree, replay: TreeReplay) -> None:
         if not run.is_living:  # Before idle runs are considered, which would end if nothing could come any more.
             tree.post.report_end_to_all(run)  # Does nothing if its notices are recorded: their ids show this.
     tree.peers.resume()
+    for run, _ in run_replays:
+        if run.is_living and run.sandbox.replay is None:
+            tree.monitor_reports.end_lost(run)
     for run, each in run_replays:
         if not run.is_living:
             continue
@@ -300,6 +303,7 @@ def _restore_run(
     letters = [Mail(id=each.id, sender=each.sender, text=each.text, kind=each.kind) for each in replay.unread_mail()]  # type: ignore[arg-type]  # written by us
     run.context.mailbox.restore(letters, seen_ids=replay.mail_ids)
     run.recent_mail = replay.recent_mail
+    run.monitors, run.monitor_count = dict.fromkeys(replay.monitors, 0), replay.monitor_count
     if spawn_data.get("brief") and not replay.is_briefed:
         run.pending.append(HumanMessage(content=spawn_data["brief"]))
     if replay.result is not None:

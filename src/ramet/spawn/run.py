@@ -103,6 +103,7 @@ class RunSandbox:
     current: Sandbox | None = None  #: set while a process of it lives
     served_ports: ServedPorts = field(default_factory=ServedPorts)  #: its ports, while a sandbox of it is active
     on_process_change: Callable[[], None] = lambda: None  #: called when `current` has ended, was frozen or was thawed
+    on_start: Callable[[], None] = lambda: None  #: called when a new process of it begins
     on_pause: Callable[[], None] | None = None  #: called when a pause of it may have begun or ended
     cut: Callable[[], None] | None = None  #: ends its process, which goes on from the record after a pause
     on_state: Callable[[], None] | None = None  #: called when the state of the run may have changed
@@ -146,6 +147,8 @@ class Run:
     recent_mail: RecentMail | None = None  #: None until mail from outside arrives
     waits_for_idle: set[str] = field(default_factory=set)  #: runs whose idle notice it awaits before its end
     awaiting_idle: dict[str, str] = field(default_factory=dict)  #: mail ids, and the runs to notify when it is idle
+    monitors: dict[str, int] = field(default_factory=dict)  #: commands that it monitors, with the number of batches
+    monitor_count: int = 0  #: so many were started
     wake_count: int = 0  #: turns begun by a notice since the last message of a user
     activations: int = 1  #: a finished agent that receives mail lives again
     children: dict[RunId, Run] = field(default_factory=dict)  #: the living children

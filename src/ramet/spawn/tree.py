@@ -18,6 +18,7 @@ from ramet.spawn.birth.record import key_of, restore_counters, with_dedupe_key
 from ramet.spawn.birth.spawner import Spawner
 from ramet.spawn.handle import Handle
 from ramet.spawn.lifecycle.mail import MailRouter
+from ramet.spawn.lifecycle.monitor_reports import MonitorReports
 from ramet.spawn.lifecycle.peer_requests import PeerRequests, check_mail
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.ports import Authoring, Memory, TreePorts
@@ -29,7 +30,7 @@ from ramet.spawn.watches.run_waits import view_of
 from ramet.tools.agents.report_framing import report
 from ramet.tools.context import ToolUseContext, current_call
 from ramet.tools.decisions import PeerRequest
-from ramet.tools.run_info import RunView, StopReceipt
+from ramet.tools.run_info import MonitorReport, RunView, StopReceipt
 from ramet.tools.spawn_request import CreationReceipt, SpawnRequest, check_request
 from ramet.wire.guest_protocol.answer_data import StateReply
 from ramet.wire.guest_protocol.guest_to_host import UseState
@@ -43,6 +44,8 @@ class RunTree:
         self.supervisor = Supervisor(self.register)
         self.post = MailRouter(self.register, self.supervisor)
         self.peers = PeerRequests(self.register, self.supervisor, self.post)
+        self.monitor_reports = MonitorReports(self.post)
+        self.supervisor.on_lost_monitors = self.monitor_reports.end_lost
         self.supervisor.on_end = self._end_run
         watch_actions = WatchActions(self.supervisor, self.post)
         self.spawner = Spawner(self.register, self.supervisor, tree=self, watch_actions=watch_actions)
@@ -135,6 +138,13 @@ class RunTree:
         """
         run = self._run_of(asker)
         return await self.peers.ask(run, request, _sandbox_request(run))
+
+    async def report_monitor(self, reporter: ToolUseContext, report: MonitorReport) -> str:
+        """Take a report of this run about a command that it monitors.
+
+        Raises InvalidValue, Unknown or MailRefused.
+        """
+        return self.monitor_reports.take(self._run_of(reporter), report)
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
         """Stop a run below the asker.

@@ -28,7 +28,7 @@ from ramet.core.outcome import NO_USAGE, Usage
 from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
 from ramet.tools.decisions import Approval, HookDecision, PeerRequest, SafetyDecision
 from ramet.tools.model_request import Charge, ForeignRequest, ModelRequest
-from ramet.tools.run_info import RunInfo, RunView, StopReceipt
+from ramet.tools.run_info import MonitorReport, RunInfo, RunView, StopReceipt
 from ramet.tools.spawn_request import CreationReceipt, SpawnHandle, SpawnRequest
 
 if TYPE_CHECKING:
@@ -93,6 +93,12 @@ class Tree(Protocol):
         """Submit a plan to the lead, request a shutdown, or answer either; return what came of it.
 
         Raises MailRefused, Unknown, Denied or InvalidValue.
+        """
+
+    async def report_monitor(self, reporter: ToolUseContext, report: MonitorReport) -> str:
+        """Record a report about a command that this run monitors, which brings it a message; return the monitor's id.
+
+        Raises InvalidValue, Unknown or MailRefused.
         """
 
     async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> CreationReceipt:

@@ -28,6 +28,8 @@ from ramet.core.events import (
     MessageRecorded,
     ModelAsked,
     ModelCharged,
+    MonitorEnded,
+    MonitorStarted,
     PauseEnded,
     QuotaReached,
     RequestAnswered,
@@ -245,6 +247,10 @@ class TreeReplay:
                     run.recent_mail = run.recent_mail or RecentMail()
                     run.recent_mail.add(event.mail_id, event.sender, event.text, event.at)
                 run.unread[event.mail_id] = UnreadMail(event.mail_id, event.sender, event.kind, event.text)
+            case MonitorStarted():
+                run.monitors[event.monitor], run.monitor_count = None, run.monitor_count + 1
+            case MonitorEnded():
+                run.monitors.pop(event.monitor, None)
             case RequestAnswered():
                 self.peer_requests.answer(event)
             case MailDelivered():

@@ -49,6 +49,7 @@ class Supervisor:
         self.time_stops = TimeStops(register.services.clock, self.restart_deadline)
         self.pauses = TreePauses(register, self.apply_fact)
         self.on_end: Callable[[Run], None] = lambda _: None  #: called with every run that ended
+        self.on_lost_monitors: Callable[[Run], None] = lambda _: None  #: called when a process of a run begins anew
         self.on_idle: Callable[[Run, Result], None] = lambda _, __: None  #: called with idle runs that are awaited
         self._orphan_ends = set[asyncio.Future[None]]()  #: sandboxes of an earlier kernel that are being ended
         self._effect_handlers: dict[Effect, Callable[[Run, str], None]] = {

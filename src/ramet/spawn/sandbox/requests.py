@@ -26,6 +26,7 @@ from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS, IntentionGate
 from ramet.spawn.sandbox.outbound import FileBody, open_artifact, open_body
 from ramet.tools.context import CurrentCall, Tree, current_call
 from ramet.tools.decisions import PeerRequest
+from ramet.tools.run_info import MonitorReport
 from ramet.tools.spawn_request import SpawnHandle, SpawnRequest
 from ramet.wire.code.capsule import PackedCall
 from ramet.wire.frames import MAX_BODY
@@ -75,6 +76,7 @@ class GuestRequests:
             guest_to_host.Cancel: self._cancel,
             guest_to_host.Send: self._send,
             guest_to_host.AskPeer: self._ask_peer,
+            guest_to_host.ReportMonitor: self._report_monitor,
             guest_to_host.Output: self._output,
             guest_to_host.ListRuns: self._list,
             guest_to_host.ListDefinitions: self._list_definitions,
@@ -271,6 +273,11 @@ class GuestRequests:
         if asked.do != "plan":
             return Reply(answer_data.Text(text=await wait))
         return Reply(answer_data.Text(text=await self._run.context.slot.while_waiting(wait, key=self.call.step_id)))
+
+    async def _report_monitor(self, request: guest_to_host.ReportMonitor, _: bytes) -> Reply:
+        self._require_conversation()
+        report = MonitorReport(request.do, request.monitor, request.text)
+        return Reply(answer_data.Text(text=await self._tree.report_monitor(self._run.context, report)))
 
     async def _output(self, request: guest_to_host.Output, _: bytes) -> LargeReply:
         seconds = max(0.0, min(request.timeout_s, 600.0))

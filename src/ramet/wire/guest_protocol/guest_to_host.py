@@ -87,6 +87,14 @@ class AskPeer(Request, frozen=True, kw_only=True, tag="ask_peer"):
     call_id: str | None = None
 
 
+class ReportMonitor(Request, frozen=True, kw_only=True, tag="report_monitor"):
+    """Report on a command that this run monitors; answered with `Text`, the id of its monitor."""
+
+    do: Literal["start", "lines", "end"]
+    monitor: Line = ""
+    text: str = ""
+
+
 class Output(Request, frozen=True, kw_only=True, tag="output"):
     """Read the output of a run below; answered with `Text`."""
 
@@ -337,6 +345,7 @@ FromGuest = (
     | Cancel
     | Send
     | AskPeer
+    | ReportMonitor
     | Output
     | ListRuns
     | ListDefinitions
