@@ -43,6 +43,8 @@ async def test_plans_and_shutdowns_survive_a_kill(tmp_path: pathlib.Path, usual_
     assert "accepted the request of main to shut down" in str(ends["main/tester"].error)
     answers = [(each.path, each.approved, each.text) for each in of_kind(events, RequestAnswered)]
     assert answers[0] == ("main", True, "But test it.")
+    assert of_kind(events, RequestAnswered)[0].request_id in ("mail-1", "mail-2")  # the ids of before the kill
+    assert not [each for each in of_kind(events, MailPushed, "main") if each.text.startswith("Test it.")]
     assert answers[-2:] == [("main/tester", False, "Busy."), ("main/tester", True, "Good bye.")]
     assert "It is built." in [each.text for each in of_kind(events, MailPushed, "main/tester")]
 
