@@ -187,7 +187,7 @@ class MailPushed(Event, frozen=True, kw_only=True, tag="mail_pushed"):
 
 
 class RequestAnswered(Event, frozen=True, kw_only=True, tag="request_answered"):
-    """This run answered the request of its lead, or of a peer that it leads."""
+    """The answer of this run to the request of its lead, or of a peer that it leads."""
 
     request_id: str
     approved: bool
@@ -203,7 +203,7 @@ class MailDelivered(Event, frozen=True, kw_only=True, tag="mail_delivered"):
 
 
 class MonitorStarted(Event, frozen=True, kw_only=True, tag="monitor_started"):
-    """This run monitors a command: its lines come as mail."""
+    """The start of a command that this run monitors: its lines come as mail."""
 
     monitor: str
     command: str

@@ -17,9 +17,9 @@ from ramet.spawn.birth.plan import spawnable
 from ramet.spawn.birth.record import key_of, restore_counters, with_dedupe_key
 from ramet.spawn.birth.spawner import Spawner
 from ramet.spawn.handle import Handle
+from ramet.spawn.lifecycle.group_requests import PeerRequests, check_mail
 from ramet.spawn.lifecycle.mail import MailRouter
 from ramet.spawn.lifecycle.monitor_reports import MonitorReports
-from ramet.spawn.lifecycle.peer_requests import PeerRequests, check_mail
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.ports import Authoring, Memory, TreePorts
 from ramet.spawn.registry import RunRegistry
