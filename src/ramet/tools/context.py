@@ -278,6 +278,8 @@ class ToolUseContext:
     spill: Callable[[str, str], pathlib.Path] | None = None  #: (call id, text) -> file; None keeps only a preview
     #: persist bytes, return their name; None: not available
     store_blob: Callable[[bytes], Awaitable[str]] | None = None
+    #: return the bytes of a name, None if this tree has none of that name; None: not available
+    load_blob: Callable[[str], Awaitable[bytes | None]] | None = None
     usage: Usage = NO_USAGE  #: of this run alone
     last_usage: Usage | None = None  #: of the newest reply
     on_usage: Callable[[Usage], None] | None = None

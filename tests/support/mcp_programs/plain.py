@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import threading
@@ -62,6 +64,18 @@ def tools() -> list[dict[str, Any]]:
     return [tool("new_tool")] if "changed" in STARTED else [tool("work")]
 
 
+def pictures(picture: bytes) -> list[dict[str, Any]]:
+    """Return a picture under a wrong type, an executable that claims to be one, and a document."""
+    files = (picture, b"\x7fELF\0\0\0\0", b"%PDF-1.4 plan")
+    encoded, executable, document = (base64.b64encode(data).decode() for data in files)
+    return [
+        *text("Two shots.")["content"],
+        {"type": "image", "mimeType": "image/jpeg", "data": encoded},
+        {"type": "image", "mimeType": "image/png", "data": executable},
+        {"type": "resource", "resource": {"uri": "file:///plan.pdf", "mimeType": "image/png", "blob": document}},
+    ]
+
+
 def ask_for_everything() -> None:
     message = {"role": "user", "content": {"type": "text", "text": "What is the key?"}}
     schema = {"type": "object", "properties": {"key": {"type": "string"}}}
@@ -93,6 +107,9 @@ def work(request: Any) -> None:
     if MODE == "asks":
         ask_for_everything()
         return  # `main` answers once all four are answered.
+    if MODE == "shows":
+        send(id=request, result={"content": pictures(pathlib.Path(sys.argv[2]).read_bytes())})
+        return
     if MODE == "wrong":
         send(id=request, result={"content": [{"type": "text", "text": {"no": "text"}}]})
     if MODE == "leaves":

@@ -24,6 +24,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from ramet.core.errors import InvalidValue, McpServerFailed, ProtocolError
 from ramet.core.mcp.server_entry import McpServer
+from ramet.core.media.blocks import Block
 from ramet.tools.mcp.connection_port import ListedTool, McpResult, SendMessage
 from ramet.wire.values.json_object import json_object
 
@@ -258,11 +259,23 @@ def _outcome_of(result: types.CallToolResult | types.InputRequiredResult) -> Mcp
     parts = [_text_of(block) for block in result.content]
     if not parts and result.structured_content is not None:
         parts = [msgspec.json.encode(result.structured_content).decode()]
-    return McpResult("\n".join(parts), is_error=bool(result.is_error))
+    files = tuple(file for block in result.content if (file := _file_of(block)) is not None)
+    return McpResult("\n".join(parts), is_error=bool(result.is_error), files=files)
+
+
+def _file_of(block: types.ContentBlock) -> Block | None:
+    """Return an image or a document of a result, whose type its content says later; None for another block."""
+    match block:
+        case types.ImageContent():
+            return {"type": "image", "base64": block.data}
+        case types.EmbeddedResource(resource=types.BlobResourceContents() as resource):
+            return {"type": "file", "base64": resource.blob, "name": str(resource.uri).rpartition("/")[2]}
+        case _:
+            return None
 
 
 def _text_of(block: types.ContentBlock) -> str:
-    """Return a block of a result as text; bytes, such as an image, are only named."""
+    """Return a block of a result as text; bytes are only named: those of an image or a document follow the text."""
     match block:
         case types.TextContent():
             return block.text
@@ -272,8 +285,10 @@ def _text_of(block: types.ContentBlock) -> str:
             resource = block.resource
             if isinstance(resource, types.TextResourceContents):
                 return f"[resource {resource.uri}]\n{resource.text}"
-            return f"[resource {resource.uri}, {len(resource.blob)} characters of base64: not shown]"
-        case types.ImageContent() | types.AudioContent():
+            return f"[resource {resource.uri}, {len(resource.blob)} characters of base64]"
+        case types.ImageContent():
+            return f"[image of type {block.mime_type}, {len(block.data)} characters of base64]"
+        case types.AudioContent():
             return f"[{block.type} of type {block.mime_type}, {len(block.data)} characters of base64: not shown]"
 
 

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from ramet.core.errors import InvalidValue
-from ramet.services.formats.request import decode, excerpt, read
+from ramet.services.formats.request import decode, excerpt, read_prompt
 
 _ROLES: Final = ("user", "assistant")
 _OWN: Final = "the agent has its own"
@@ -144,7 +144,7 @@ def check(body: bytes, known_parameters: Mapping[str, Parameter]) -> None:
             _check_value(name, raw, parameter)
     if "messages" in parameters:
         _check_messages(parameters["messages"])
-    read(body)
+    read_prompt(body)
 
 
 def _check_value(name: str, raw: Raw, parameter: Parameter) -> None:

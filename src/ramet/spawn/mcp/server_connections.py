@@ -161,7 +161,7 @@ class McpConnections:
         arguments = json_object(body, "arguments", max_bytes=MAX_ARGUMENTS)
         result = await (await origin.server.wait_open()).call(origin.tool, arguments)
         text, imitated = neutralise(result.text)
-        return McpResult(f"{text}\n\n{FLAG}" if imitated else text, result.is_error)
+        return result._replace(text=f"{text}\n\n{FLAG}" if imitated else text)
 
     def _find(self, name: str) -> _ServerState:
         server = self._servers.get(name)

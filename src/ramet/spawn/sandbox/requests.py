@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
+import msgspec
+
 from ramet.agent.definition import Agent
 from ramet.core.errors import BudgetExceeded, InvalidValue, ProtocolError, RametError, Unknown
 from ramet.core.events import Notice
@@ -22,6 +24,7 @@ from ramet.spawn.mcp.server_connections import McpConnections
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.channel import GuestChannel, LargeReply, Reply
 from ramet.spawn.sandbox.conversation import SandboxedConversation
+from ramet.spawn.sandbox.guest_files import may_have_files, stored_content
 from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS, IntentionGate
 from ramet.spawn.sandbox.outbound import FileBody, open_artifact, open_body
 from ramet.tools.context import CurrentCall, Tree, current_call
@@ -139,8 +142,17 @@ class GuestRequests:
         """
         if isinstance(message, guest_to_host.Watch):
             return self._watch(message.run)
+        if isinstance(message, guest_to_host.Record) and may_have_files(body):
+            return self._record_with_files(message, body)
         self._take(message, body)
         return self._settle() if self._unsettled_bytes >= MAX_UNSETTLED else None
+
+    async def _record_with_files(self, message: guest_to_host.Record, body: bytes) -> None:
+        """Record a result of a tool whose images and documents are stored first: the record has their hashes alone."""
+        conversation = self._require_conversation()
+        content = await stored_content(body, self._run.context.store_blob)
+        conversation.record(message, body, lasts=bool(self.sandbox), content=content)
+        await self._settle()
 
     def _take(self, message: GuestMessage, body: bytes) -> None:
         match message:
@@ -399,7 +411,10 @@ class GuestRequests:
 
     async def _call_mcp_tool(self, request: guest_to_host.CallMcpTool, body: bytes) -> Reply:
         result = await self._mcp.call(request, body)
-        return Reply(answer_data.McpCallReply(is_error=result.is_error), result.text.encode("utf-8", "replace"))
+        text = result.text.encode("utf-8", "replace")
+        if not result.files or result.is_error:
+            return Reply(answer_data.McpCallReply(is_error=result.is_error), text)
+        return Reply(answer_data.McpCallReply(text_size=len(text)), text + msgspec.json.encode(result.files))
 
     @property
     def refused_model_request(self) -> BudgetExceeded | None:
