@@ -28,6 +28,7 @@ from ramet.core.events import (
     MessageRecorded,
     ModelAsked,
     ModelCharged,
+    MovedToBackground,
     PauseEnded,
     QuotaReached,
     RunEnded,
@@ -172,6 +173,8 @@ class TreeReplay:
                 run.looping_call = event.call_id or ""
             case RunPaused():
                 run.pause = event
+            case MovedToBackground():
+                run.reports_by_notice = True
             case PauseEnded():
                 run.pause = None
             case LimitsRaised():

@@ -1,4 +1,4 @@
-"""What a model gets of a conversation's images and documents: the bytes, in a form that its provider reads, or names.
+"""Images and documents of a conversation as a model gets them: bytes, in a form that its provider reads, or names.
 
 `fitted_messages` decides without I/O; the reservation is made for its result. `with_data` loads the bytes right before
 a request is sent, so that no conversation holds them.

@@ -67,8 +67,8 @@ class Writer:
         )
 
 
-def check(body: bytes) -> None:
-    parameters.check(body, parameters.ANTHROPIC)
+def check(body: bytes, *, files: bool) -> None:
+    parameters.check(body, parameters.ANTHROPIC, files=files)
 
 
 def fold(chunks: Iterable[bytes]) -> bytes:

@@ -49,8 +49,8 @@ class Writer:
         return msgspec.json.encode({**self._envelope, "choices": [choice], **more})
 
 
-def check(body: bytes) -> None:
-    parameters.check(body, parameters.OPENAI)
+def check(body: bytes, *, files: bool) -> None:
+    parameters.check(body, parameters.OPENAI, files=files)
 
 
 def fold(chunks: Iterable[bytes]) -> bytes:

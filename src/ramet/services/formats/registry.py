@@ -33,8 +33,11 @@ class Format(Protocol):
     def read_prompt(self, body: bytes) -> Prompt:
         """Return the new message in a body, with its images and documents. Raises InvalidValue naming the field."""
 
-    def check(self, body: bytes) -> None:
-        """Refuse a request for something that no agent does. Raises InvalidValue, which names the parameter."""
+    def check(self, body: bytes, *, files: bool) -> None:
+        """Refuse a request for something that no agent does, and `files` for one that reads none.
+
+        Raises InvalidValue, which names the parameter.
+        """
 
     def wants_stream(self, body: bytes) -> bool:
         """Return whether the request asks for a stream. Raises InvalidValue."""

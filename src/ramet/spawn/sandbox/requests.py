@@ -65,6 +65,7 @@ class GuestRequests:
         self.call = CurrentCall(run.context, CallId(""), step)
         self._children: dict[str, ChildHandle] = {}
         self._watched_runs = set[str]()  #: children whose end must be reported to the guest
+        self._moves: dict[str, asyncio.Event] = {}  #: set for a child that the guest no longer waits for, by its run
         self._unsettled_bytes = 0  #: bytes that the guest recorded and that are not on disk yet
         self._forwarded = ForwardedRequests(run)
         self._program = ProgramRequests(run) if run.agent.external is not None else None
@@ -74,6 +75,7 @@ class GuestRequests:
         self.sandbox = ""  #: globally unique id of the sandbox, if it can outlive its kernel
         self._handlers: dict[type[Request], Callable[[Any, bytes], Coroutine[Any, Any, Reply | LargeReply]]] = {
             guest_to_host.Spawn: self._spawn,
+            guest_to_host.MoveToBackground: self._move_to_background,
             guest_to_host.Cancel: self._cancel,
             guest_to_host.Send: self._send,
             guest_to_host.Output: self._output,
@@ -236,10 +238,34 @@ class GuestRequests:
         self._watched_runs.add(run)
         try:
             current_call.set(self.call)
-            result = await child.result()
+            result = await self._end_unless_moved(child, run)
+            if result is None:
+                return
             await self.channel.run_in_order(lambda: self._report_end(child, run, result))
         finally:
             self._watched_runs.discard(run)
+
+    async def _end_unless_moved(self, child: ChildHandle, run: str) -> Result | None:
+        """Return the result of a child; None once the guest waits for the child no longer."""
+        moved = self._moves[run] = asyncio.Event()
+        waits = (asyncio.create_task(child.result()), asyncio.create_task(moved.wait()))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            return waits[0].result() if waits[0].done() else None
+        finally:
+            del self._moves[run]
+            for each in waits:
+                each.cancel()
+            await asyncio.wait(waits)
+
+    async def _move_to_background(self, request: guest_to_host.MoveToBackground, _: bytes) -> Reply:
+        child = self._children.get(request.run)
+        if child is None:
+            raise Unknown("child", request.run, tuple(self._children))
+        await self._tree.move_to_background(self._run.context, child)
+        if (moved := self._moves.get(request.run)) is not None:
+            moved.set()
+        return Reply(None)
 
     async def _report_end(self, child: ChildHandle, run: str, result: Result) -> None:
         assert self.channel is not None

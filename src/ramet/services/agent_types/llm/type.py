@@ -72,6 +72,7 @@ class LlmType:
     """
 
     name = "llm"
+    reads_files = True
     spawn_info: type = LlmInfo
     transport_formats: Sequence[str] = tuple(FORMATS)
     operations: Mapping[str, type] = {
