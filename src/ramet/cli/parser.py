@@ -120,8 +120,8 @@ def _ask(add: Add) -> None:
     ask.add_argument("--model", type=parse_name, metavar="PROVIDER:NAME", help="default: offline, which needs no key")
     ask.add_argument("--agent", type=parse_name, metavar="TYPE", help="the agent to ask (see ramet agents list)")
     ask.add_argument(
-        "--attach",
         "--image",
+        "--attach",
         dest="attachments",
         action="append",
         type=parse_attachment,
