@@ -14,12 +14,13 @@ import pytest
 
 import ramet
 from ramet import Attachment, Limits
-from ramet.core.errors import BusyError, InvalidValue
+from ramet.core.errors import BusyError, InvalidValue, ProtocolError
 from ramet.core.events import ModelAsked, encode
 from ramet.core.outcome import Status
 from ramet.host.control.run_queries import JournalReader
 from ramet.host.sessions.trees import remove
 from ramet.models.messages import IMAGE_TOKENS, REFERENCE_TOKENS
+from ramet.models.request_codec import untrusted_message
 from ramet.models.scripted.dialogue import Call
 from ramet.models.scripted.model import ScriptedModel
 from ramet.services.agent_types.llm.type import LlmType
@@ -212,12 +213,18 @@ async def test_after_a_kill_and_a_fork_the_model_gets_the_same_images(tmp_path: 
             await session.wait_for_turn()
             old = session.id
             images = _images(model)
+            content: Any = session.messages[0].content
+            name = content[1]["blob"]
+            with pytest.raises(ProtocolError, match="refers to its data"):
+                untrusted_message({"type": "human", "content": [content[1]]})
             async with await ramet.Session.fork(old, model, runtime=runtime, session_id="copy") as fork:
                 copy = fork.id
         assert images == [base64_of(png()), base64_of(png(shade=8))]
         assert runtime.journal is not None
         await remove(JournalReader(runtime.journal.store), tmp_path / "work", "looking")
         assert copy != old
+        async with ramet.Session(ScriptedModel([]), runtime=runtime) as stranger:
+            assert await stranger.read_blob(name) is None, "a tree reads its own files alone"
         async with await ramet.Session.resume("copy", model, runtime=runtime) as fork:
             await fork.ask("Once more.")
         assert _images(model) == images
