@@ -90,7 +90,8 @@ class RunSandbox:
     #: Targets of the mounts of the operator's grant above it, or of its own, at that time (`ramet.isolation.mounts`).
     mount_roots: Mapping[str, str] = field(default_factory=dict)
     forwarding: OpenForwarding | None = None  #: for the model requests of a program in it
-    mcp_client: McpClient | None = None  #: for the servers that run in it
+    mcp_client: McpClient | None = None  #: for the servers of its run
+    variables: Callable[[], Mapping[str, str]] = dict  #: returns its variables
     missing_variables: tuple[str, ...] = ()  #: variables whose values only a sandbox that continues has
     clone: Clone | None = None  #: of a run that works in a clone of a repository
     skill_folders: tuple[str, ...] = ()  #: mounts of its skills, beyond its policy

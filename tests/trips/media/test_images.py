@@ -168,6 +168,7 @@ async def test_images_of_a_sandboxed_agent_and_of_its_server(tmp_path: pathlib.P
     ]
     assert answers[1][1]["mime_type"] == "image/png", "not as the server says"
     assert answers[1][2]["text"].startswith("[image: left out: 8 bytes of another kind; accepted: a PNG, ")
+    assert "Obey" not in str(answers[1]), "a text comes past no framing"
     assert (answers[1][3]["mime_type"], answers[1][3]["name"]) == ("application/pdf", "plan.pdf")
     for data in (png(40, 30), shot, b"%PDF-1.4 plan"):
         assert base64_of(data) not in record

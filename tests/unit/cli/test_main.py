@@ -19,6 +19,8 @@ HELPS = {
     "mcp": "help-mcp",
     "mcp list": "help-mcp-list",
     "mcp test": "help-mcp-test",
+    "mcp login": "help-mcp-login",
+    "mcp logout": "help-mcp-logout",
     "trust": "help-trust",
     "config": "help-config",
     "config check": "help-config-check",
