@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from ramet.cli.values import parse_folder, parse_int, parse_memory, parse_name, parse_number
+from ramet.cli.values import parse_attachment, parse_folder, parse_int, parse_memory, parse_name, parse_number
 from ramet.cli.verbs import Add, add_verbs, adder
 from ramet.core.limits import SpawnLimits
 
@@ -123,6 +123,16 @@ def _ask(add: Add) -> None:
     ask.add_argument("--dir", type=parse_folder, default=".", help="the folder to work in (default: this one)")
     ask.add_argument("--model", type=parse_name, metavar="PROVIDER:NAME", help="default: offline, which needs no key")
     ask.add_argument("--agent", type=parse_name, metavar="TYPE", help="the agent to ask (see ramet agents list)")
+    ask.add_argument(
+        "--image",
+        "--attach",
+        dest="attachments",
+        action="append",
+        type=parse_attachment,
+        default=[],
+        metavar="FILE",
+        help="an image, a PDF or a text that the agent sees with the question; may be repeated",
+    )
     ask.add_argument("--transcripts", metavar="DIR", help="where transcripts go (default: DIR/.ramet/transcripts)")
     ask.add_argument(
         "--backend",

@@ -203,6 +203,7 @@ class TreePorts:
     confirm_ownership: Callable[[], Awaitable[None]] | None = None
     after: Callable[[Callable[[RametError | None], None], bool], None] = lambda do, _: do(None)  #: see Recorder.after
     store_blob: Callable[[RunInfo], Callable[[bytes], Awaitable[str]] | None] = lambda _: None
+    load_blob: Callable[[RunInfo], Callable[[str], Awaitable[bytes | None]] | None] = lambda _: None
     processes: ToolProcesses | None = None  #: for synchronous tools; None: threads
     placement: Placement | None = None  #: None: every run works in the host
     authoring: Authoring | None = None  #: None: agents cannot create agents

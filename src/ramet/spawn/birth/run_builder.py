@@ -106,6 +106,7 @@ class RunBuilder:
             permissions_after_plan=after_plan,
             spill=services.spill(info),
             store_blob=services.store_blob(info),
+            load_blob=services.load_blob(info),
             processes=services.processes,
             read_roots=services.read_roots(info),
             clock=services.clock,

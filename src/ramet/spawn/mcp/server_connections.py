@@ -204,7 +204,7 @@ class McpConnections:
             del self._calls[request.id]
             self._abandoned.discard(request.id)
         text, imitated = neutralise(result.text)
-        return McpResult(f"{text}\n\n{FLAG}" if imitated else text, result.is_error)
+        return result._replace(text=f"{text}\n\n{FLAG}" if imitated else text)
 
     def abandon(self, request: int) -> bool:
         """Cancel a call, also at its server; return False if there is no such call."""

@@ -231,12 +231,12 @@ class SandboxedConversation:
                 self._is_asking = False
                 self.pause.release()
 
-    def record(self, report: Record, body: bytes, *, lasts: bool = False) -> None:
-        """Record an event that the guest reports: see `Records.take`.
+    def record(self, report: Record, body: bytes, *, lasts: bool = False, content: Sequence[Any] | None = None) -> None:
+        """Record an event that the guest reports, with the stored `content` of its message: see `Records.record`.
 
         Raises ProtocolError.
         """
-        self._records.record(report, body, self.calls, self._last_refusal, lasts=lasts)
+        self._records.record(report, body, self.calls, self._last_refusal, lasts=lasts, content=content)
 
     # ---- one question
 

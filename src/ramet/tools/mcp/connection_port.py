@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 from ramet.core.mcp.server_entry import McpServer
+from ramet.core.media.blocks import Block
 from ramet.tools.mcp.answer_form import AnswerForm, Value
 
 #: Sends one message to the server, without the end of its line.
@@ -53,10 +54,11 @@ class ListedTool(NamedTuple):
 
 
 class McpResult(NamedTuple):
-    """The result of a call, as text for a model."""
+    """The result of a call, as text for a model, and its images and documents, which are not checked yet."""
 
     text: str
     is_error: bool = False
+    files: tuple[Block, ...] = ()  #: inline blocks
 
 
 class McpConnection(Protocol):

@@ -117,9 +117,10 @@ class HookReply(Struct, frozen=True, kw_only=True):
 
 
 class McpCallReply(Struct, frozen=True, kw_only=True):
-    """The kind of the result of a server's tool; the body is its text."""
+    """The kind of the result of a server's tool; the body is its text, then its files as JSON (inline blocks)."""
 
     is_error: bool = False
+    text_size: int | None = None  #: bytes of the text; None: no file follows it
 
 
 class Reply(Struct, frozen=True, kw_only=True):
