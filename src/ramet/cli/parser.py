@@ -218,8 +218,8 @@ def _agents(add: Add) -> None:
 def _mcp(add: Add) -> None:
     mcp = add(
         "mcp",
-        "list|test [--dir DIR]",
-        "list the MCP servers of a folder, or try one",
+        "list|install|test [--dir DIR]",
+        "list the MCP servers of a folder, install their packages, or try one",
         description="The MCP servers that the files of a folder name: .mcp.json, and agent files.",
         bare=True,
     )
@@ -228,7 +228,17 @@ def _mcp(add: Add) -> None:
     text = "start a server in a sandbox that sees the folder, and list its tools"
     test_verb = each("mcp test", "NAME [options]", text, description=text, bare=True)
     test_verb.add_argument("name", type=parse_name, metavar="NAME", help="the server")
-    for verb in (list_verb, test_verb):
+    install_verb = each(
+        "mcp install",
+        "[NAME…] [options]",
+        "install the packages of servers that start with npx or uvx",
+        description="Install the packages of servers whose command is npx or uvx, as .mcp.lock.json has them. "
+        "A package that is not in that file is resolved now, and added to the file.",
+        bare=True,
+    )
+    install_verb.add_argument("names", nargs="*", type=parse_name, metavar="NAME", help="the servers (default: all)")
+    install_verb.add_argument("--update", action="store_true", help="resolve again what the file has already")
+    for verb in (list_verb, test_verb, install_verb):
         verb.add_argument("--dir", type=parse_folder, default=".", help="the folder (default: this one)")
         verb.add_argument("--json", action="store_true", help="print one JSON object per line")
 
