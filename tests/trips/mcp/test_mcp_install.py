@@ -26,6 +26,7 @@ from tests.trips.kits.mcp import PROGRAMS
 
 backend = usual_backend
 SERVER = (PROGRAMS / "plain.py").read_text()
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 WORK = Call("mcp__one__work", {})
 
 
@@ -146,7 +147,7 @@ async def test_an_interrupted_installation_leaves_nothing(
         }.items():
             monkeypatch.setenv(f"PIP_{name}", value)
         pins = {"one": {"version": "1.0", "sha256": "0" * 64}}
-        lock = {"version": 1, "commands": {"pypi:one": {"pypi": pins}}}
+        lock = {"version": 1, "commands": {"pypi:one": {"pypi": pins, "python": PYTHON}}}
         (project / ".mcp.lock.json").write_text(json.dumps(lock))
         assert main(["trust", str(project)]) == 0
         installing = await asyncio.create_subprocess_exec(

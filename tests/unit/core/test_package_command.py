@@ -21,6 +21,7 @@ def parse(line: str) -> PackageCommand | None:
         ("/usr/bin/npx --yes -p name@^1 -- run -p", "name", "name@^1", "run", "-p"),
         ("npx --package=name tool", "name", "name", "tool", ""),
         ("uvx -q name@1.2 --from x", "name", "name==1.2", "name", "--from x"),
+        ("uvx --with b<2 --with=a name", "name", "name", "name", ""),
         ("uvx name@latest", "name", "name", "name", ""),
         ("uvx --from name[a,b]>=1,<2 tool", "name", "name[a,b]>=1,<2", "tool", ""),
     ],
@@ -35,6 +36,7 @@ def test_a_command_names_a_package(line: str, package: str, requirement: str, ex
         executable,
         args,
     )
+    assert found.others == (("a", "b<2") if "--with" in line else ())
     assert parse("python3 -m npx") is None
 
 
@@ -56,7 +58,7 @@ def test_a_command_names_a_package(line: str, package: str, requirement: str, ex
         "npx ${NAME}",
         "uvx --from git+https://x name",
         "uvx --default-index x name",
-        "uvx --with other name",
+        "uvx --with ./other name",
         "uvx name@http://x",
         "uvx ./x.whl",
         "uvx name;python_version>'3'",

@@ -66,6 +66,7 @@ class PackageLock(Struct, frozen=True, forbid_unknown_fields=True):
 
     npm: dict[str, NpmPackage] = {}
     pypi: dict[str, PypiPackage] = {}
+    python: Annotated[str, Meta(pattern=r"^(3\.[0-9]{1,3})?\Z")] = ""  #: of packages of PyPI: others may need others
 
     @property
     def digest(self) -> str:

@@ -42,11 +42,12 @@ class PackageCommand(NamedTuple):
     requirement: str  #: its name, and which versions, as the clients of the registry read it
     executable: str  #: one of the package's programs; "": the only one, or the one with the package's name
     args: tuple[str, ...]
+    others: tuple[str, ...] = ()  #: requirements of further packages (`uvx --with`)
 
     @property
     def key(self) -> str:
         """Return the name of the package in a lock file: commands with the same key run the same files."""
-        return f"{self.registry}:{self.requirement}"
+        return " ".join((f"{self.registry}:{self.requirement}", *self.others))
 
 
 def package_command(server: McpServer) -> PackageCommand | None:
@@ -81,22 +82,32 @@ def _npx(server: McpServer) -> PackageCommand:
 
 
 def _uvx(server: McpServer) -> PackageCommand:
-    words = _Words(server, quiet=_QUIET, package=("--from",))
-    accepted = "a package of PyPI, such as name, name@1.2.3 or name[extra]==1.2.3"
+    words = _Words(server, quiet=_QUIET, package=("--from",), other=("--with",))
     text = words.package
-    name, extras, version, bounds = _matching(words, _PYPI, text or words.take("a package"), accepted).groups()
+    name, requirement = _pypi(words, text or words.take("a package"))
     executable = words.take("the name of a program") if text else name
     executable = _matching(words, _EXECUTABLE, executable, "a program of the package")[0]
+    others = tuple(sorted({_pypi(words, each)[1] for each in words.others}))
+    return PackageCommand("pypi", name, requirement, executable, words.rest, others)
+
+
+def _pypi(words: _Words, text: str) -> tuple[str, str]:
+    """Return the name of a package, and its requirement as pip reads it. Raises InvalidValue."""
+    accepted = "a package of PyPI, such as name, name@1.2.3 or name[extra]==1.2.3"
+    name, extras, version, bounds = _matching(words, _PYPI, text, accepted).groups()
     if version not in (None, "latest"):
         bounds = f"=={version}"
-    return PackageCommand("pypi", name, f"{name}{extras or ''}{bounds or ''}", executable, words.rest)
+    return name, f"{name}{extras or ''}{bounds or ''}"
 
 
 class _Words:
     """The words of a command after its program: options of the client, a package, and the rest."""
 
-    def __init__(self, server: McpServer, *, quiet: Sequence[str], package: Sequence[str]) -> None:
+    def __init__(
+        self, server: McpServer, *, quiet: Sequence[str], package: Sequence[str], other: Sequence[str] = ()
+    ) -> None:
         self.server, self.package = server, ""
+        self.others: list[str] = []
         self._words = list(server.args)
         while self._words and self._words[0].startswith("-"):
             option, has_value, value = self._words.pop(0).partition("=")
@@ -104,8 +115,11 @@ class _Words:
                 break
             if option in package and not self.package:
                 self.package = value if has_value else self.take("a package")
+            elif option in other:
+                self.others.append(value if has_value else self.take("a package"))
             elif has_value or option not in quiet:
-                raise self.refusal(option, f"no other options than {', '.join((*quiet, *package))}, before its package")
+                known = ", ".join((*quiet, *package, *other))
+                raise self.refusal(option, f"no other options than {known}, before its package")
 
     @property
     def rest(self) -> tuple[str, ...]:

@@ -45,6 +45,7 @@ _NPM_OPTIONS: Final = (
 )
 _PIP_OPTIONS: Final = ("--no-input", "--disable-pip-version-check", "--only-binary", ":all:", "--ignore-installed")
 _ROOT: Final = "mcp-server"
+_PYTHON: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 def resolve(command: PackageCommand) -> PackageLock:
@@ -152,7 +153,7 @@ def _npm(command: PackageCommand) -> tuple[str, ...]:
 def _resolve_pypi(command: PackageCommand, scratch: Path) -> dict[str, Any]:
     report = scratch / "report.json"
     options = (*_PIP_OPTIONS, "--quiet", "--dry-run", "--report", str(report), "--target", str(scratch / "none"))
-    _run(command, (*_pip(command), "install", *options, "--", command.requirement), scratch)
+    _run(command, (*_pip(command), "install", *options, "--", command.requirement, *command.others), scratch)
     packages: dict[str, Any] = {}
     for each in json.loads(report.read_bytes())["install"]:
         name, version = each["metadata"]["name"], each["metadata"]["version"]
@@ -160,14 +161,18 @@ def _resolve_pypi(command: PackageCommand, scratch: Path) -> dict[str, Any]:
         if each.get("is_direct") or not digest:
             raise McpPackageFailed(command.requirement, f"{name} comes from no registry, or has no hash there")
         packages[name] = {"version": version, "sha256": digest}
-    return {"pypi": packages}
+    return {"pypi": packages, "python": _PYTHON}
 
 
 def _install_pypi(command: PackageCommand, lock: PackageLock, tree: Path) -> None:
+    if lock.python != _PYTHON:
+        reason = f"its lock is for Python {lock.python}, and this is {_PYTHON}: ramet mcp install --update"
+        raise McpPackageFailed(command.requirement, reason)
     lines = [f"{name}=={each.version} --hash=sha256:{each.sha256}\n" for name, each in lock.pypi.items()]
     requirements = tree / "requirements.txt"
     requirements.write_text("".join(lines))
-    options = (*_PIP_OPTIONS, "--quiet", "--require-hashes", "--target", str(site_packages(tree)))
+    # Without their dependencies: the lock has those, and pip would look for them again where a package names extras.
+    options = (*_PIP_OPTIONS, "--quiet", "--no-deps", "--require-hashes", "--target", str(site_packages(tree)))
     _run(command, (*_pip(command), "install", *options, "-r", str(requirements)), tree, lock)
     # An environment without pip. Its interpreter is a link to the one of this process, which every sandbox sees.
     _run(command, (sys.executable, "-I", "-m", "venv", "--without-pip", "--symlinks", str(tree)), tree)

@@ -137,9 +137,12 @@ def site_packages(tree: Path) -> Path:
 
 def _python_program(command: PackageCommand, tree: Path) -> Program:
     programs: dict[str, str] = {}
+    own = normal_name(command.package)
     for folder in sorted(site_packages(tree).glob("*.dist-info")):
-        if normal_name(folder.name.rpartition(".")[0].rpartition("-")[0]) == normal_name(command.package):
-            programs |= _console_scripts(folder / "entry_points.txt", fence=tree)
+        scripts = _console_scripts(folder / "entry_points.txt", fence=tree)
+        is_own = normal_name(folder.name.rpartition(".")[0].partition("-")[0]) == own
+        # A package may leave its program to one that it needs.
+        programs = programs | scripts if is_own else scripts | programs
     target = _OBJECT.match(programs.get(command.executable, ""))
     if target is None:
         accepted = f"one with the program {command.executable!r}; it has {_names(programs)}"
