@@ -81,12 +81,9 @@ def install_mcp_servers() -> bool:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as home:
         trust(MCP_PROJECT, Path(home))
-        npm = Path(home) / "npm"  # The package of node has the files of npm, and no program that starts them.
-        npm.write_text(f'#!/bin/sh\nexec "{node()}" "{_npm()}" "$@"\n')
-        npm.chmod(0o755)
         env = _environment()
         env |= {"RAMET_HOME": home, "XDG_CACHE_HOME": str(pins()["node"].folder.parent / MCP_SERVERS)}
-        env["PATH"] = f"{home}{os.pathsep}{env['PATH']}"
+        env["PATH"] = f"{write_npm(Path(home))}{os.pathsep}{env['PATH']}"
         command = [sys.executable, "-m", "ramet", "mcp", "install", "--dir", str(MCP_PROJECT)]
         is_done = subprocess.run(command, env=env, stdin=subprocess.DEVNULL).returncode == 0
     _say(f"== {MCP_SERVERS}: {'installed' if is_done else 'not installed'}, {time.monotonic() - begun:.0f} s")
@@ -101,6 +98,14 @@ def _command(pin: Pin, folder: Path) -> list[str]:
     quiet = ["--no-audit", "--no-fund", "--no-package-lock", "--no-update-notifier", "--loglevel=error", "--silent"]
     chosen = ["--ignore-scripts", "--omit=dev", f"--before={pinned_before()}", f"{pin.package}@{pin.version}"]
     return [str(node()), str(_npm()), "install", *quiet, *chosen]
+
+
+def write_npm(folder: Path) -> Path:
+    """Write a program `npm` into a folder, and return the folder: the package of node has only the files of npm."""
+    npm = folder / "npm"
+    npm.write_text(f'#!/bin/sh\nexec "{node()}" "{_npm()}" "$@"\n')
+    npm.chmod(0o755)
+    return folder
 
 
 def _npm() -> Path:

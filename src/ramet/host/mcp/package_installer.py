@@ -130,6 +130,27 @@ def _install_npm(command: PackageCommand, lock: PackageLock, tree: Path) -> None
     content = {"name": _ROOT, "lockfileVersion": 3, "requires": True, "packages": {"": root, **packages}}
     (tree / "package-lock.json").write_text(json.dumps(content))
     _run(command, (*_npm(command), "ci", *_NPM_OPTIONS), tree, lock)
+    _check_installed(command, lock, tree)
+
+
+def _check_installed(command: PackageCommand, lock: PackageLock, tree: Path) -> None:
+    """Raise McpPackageFailed if npm installed anything but the lock.
+
+    From a lock without addresses npm takes the versions and not the hashes. It compares what it receives with the hash
+    that the registry tells, and writes that one down.
+    """
+    record = tree / "node_modules" / ".package-lock.json"
+    installed = json.loads(record.read_bytes())["packages"]
+    for path in sorted(installed.keys() | lock.npm.keys()):
+        locked, found = lock.npm.get(path), installed.get(path)
+        name = path.rpartition("node_modules/")[2]
+        if locked is None:
+            raise McpPackageFailed(command.requirement, f"{name} is not in its lock")
+        if found is None and not (locked.optional or locked.dev_optional or locked.peer):
+            raise McpPackageFailed(command.requirement, f"of the lock, {name} {locked.version}: it was not installed")
+        if found is not None and (found.get("version"), found.get("integrity")) != (locked.version, locked.integrity):
+            reason = f"of the lock, {name} {locked.version}: the registry has another content"
+            raise McpPackageFailed(command.requirement, reason)
 
 
 def _write_root(command: PackageCommand, folder: Path) -> dict[str, Any]:
