@@ -218,8 +218,8 @@ def _agents(add: Add) -> None:
 def _mcp(add: Add) -> None:
     mcp = add(
         "mcp",
-        "list|install|test [--dir DIR]",
-        "list the MCP servers of a folder, install their packages, or try one",
+        "list|install|test|login|logout [--dir DIR]",
+        "list the MCP servers of a folder, install their packages, try one, or log in there",
         description="The MCP servers that the files of a folder name: .mcp.json, and agent files.",
         bare=True,
     )
@@ -238,8 +238,21 @@ def _mcp(add: Add) -> None:
     )
     install_verb.add_argument("names", nargs="*", type=parse_name, metavar="NAME", help="the servers (default: all)")
     install_verb.add_argument("--update", action="store_true", help="resolve again what the file has already")
-    for verb in (list_verb, test_verb, install_verb):
+    text = "log in at the address of a server (OAuth), and keep the login in your own folder, for your runs"
+    login_verb = each("mcp login", "NAME [--no-browser]", text, description=text, bare=True)
+    login_verb.add_argument("name", type=parse_name, metavar="NAME", help="the server")
+    login_verb.add_argument(
+        "--no-browser",
+        dest="browser",
+        action="store_false",
+        help="only print the link, and read the address to which the browser is sent",
+    )
+    text = "remove the login at the address of a server"
+    logout_verb = each("mcp logout", "NAME", text, description=text, bare=True)
+    logout_verb.add_argument("name", type=parse_name, metavar="NAME", help="the server")
+    for verb in (list_verb, install_verb, test_verb, login_verb, logout_verb):
         verb.add_argument("--dir", type=parse_folder, default=".", help="the folder (default: this one)")
+    for verb in (list_verb, install_verb, test_verb):
         verb.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 

@@ -92,7 +92,8 @@ class RunSandbox:
     #: Targets of the mounts of the operator's grant above it, or of its own, at that time (`ramet.isolation.mounts`).
     mount_roots: Mapping[str, str] = field(default_factory=dict)
     forwarding: OpenForwarding | None = None  #: for the model requests of a program in it
-    mcp_client: McpClient | None = None  #: for the servers that run in it
+    mcp_client: McpClient | None = None  #: for the servers of its run
+    variables: Callable[[], Mapping[str, str]] = dict  #: returns its variables
     mcp_packages: McpPackages | None = None  #: of those servers
     mcp_programs: Mapping[str, McpServer] = field(default_factory=dict)  #: started in place of servers with packages
     missing_variables: tuple[str, ...] = ()  #: variables whose values only a sandbox that continues has

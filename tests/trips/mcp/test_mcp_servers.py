@@ -16,7 +16,7 @@ import ramet
 from ramet.agent.history.pairing import INTERRUPTED
 from ramet.agent.hooks.hooks import hook
 from ramet.core.errors import DefinitionMissing, InvalidValue
-from ramet.core.events import RunSpawned
+from ramet.core.events import ApprovalAsked, RunSpawned
 from ramet.core.outcome import Status
 from ramet.host.serialize.recipes import agent_of, recipe
 from ramet.models.scripted.dialogue import Call
@@ -152,7 +152,7 @@ async def test_a_server_that_misbehaves_costs_its_own_calls(tmp_path: pathlib.Pa
     assert outputs["floods"] == "ok: worked as of 2025-11-25"
     assert outputs["garbage"] == failed.format("garbage") + "the program wrote a message that is no JSON"
     assert outputs["changes"] == outputs["changes again"] == outputs["floods"]
-    assert outputs["asks"] == "ok: e refused, p granted, r refused, s refused"
+    assert outputs["asks"] == "ok: e decline, p granted, r refused, s refused"
     assert outputs["wrong"].startswith(failed.format("wrong") + "its answer is none of the protocol: content.0")
     assert outputs["lies"] == outputs["floods"]
     assert [name for name in (each.name for each in done.tools) if "lies" in name] == [
@@ -194,7 +194,7 @@ def reset_peak_kb(*, read_only: bool = False) -> int:
 async def test_no_process_of_a_server_outlives_its_turn(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """Neither a run that is stopped in the middle of a call nor a killed kernel leaves what a server had started.
 
-    The next kernel goes on from the journal, and does not repeat the call.
+    The next kernel goes on from the journal, and does not repeat the call, nor what the server had asked a person.
     """
     mark = uuid.uuid4().hex
     script: dict[str, Any] = {
@@ -213,8 +213,10 @@ async def test_no_process_of_a_server_outlives_its_turn(tmp_path: pathlib.Path, 
 
     mark = uuid.uuid4().hex
     command = (sys.executable, "-m", "tests.trips.programs.mcp_kernel", str(tmp_path / "work"), backend, mark)
-    kernel = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
+    kernel = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     try:
+        assert kernel.stdout is not None
+        assert await asyncio.wait_for(kernel.stdout.readline(), 60) == b"asked\n"
         await eventually(lambda: len(marked_processes(mark)) == 2, within_s=60)
     finally:
         kernel.kill()
@@ -225,6 +227,7 @@ async def test_no_process_of_a_server_outlives_its_turn(tmp_path: pathlib.Path, 
         [handle] = await runtime.resume(llm=ramet.ScriptedModel(["It was cut off."]))
         assert (await handle.result()).value == "It was cut off."
         assert tool_results(handle.run.context) == [INTERRUPTED]
+        assert not [each async for each in handle.events() if isinstance(each, ApprovalAsked)], "asked again"
 
 
 async def test_what_cannot_have_servers_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

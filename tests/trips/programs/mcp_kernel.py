@@ -1,4 +1,7 @@
-"""A kernel whose agent waits for its MCP server, which has started processes: `mcp_kernel FOLDER BACKEND MARK`."""
+"""A kernel whose agent waits for its MCP server, which has started processes: `mcp_kernel FOLDER BACKEND MARK`.
+
+It prints a line once the server has asked a person.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import sys
 from typing import Any
 
 import ramet
+from ramet.core.events import ApprovalAsked
 from ramet.models.scripted.dialogue import Call
 from tests.trips.kits.mcp import agent, server
 
@@ -15,7 +19,11 @@ async def main(folder: str, backend: Any, mark: str) -> None:
     """Work until it is killed."""
     model = ramet.ScriptedModel([Call("mcp__calc__work", {}), "Never."])
     async with ramet.AgentRuntime(folder, backend=backend) as runtime:
-        await runtime.run_agent(agent(server("plain", "leaves", mark), model=model), prompt="Play.")
+        handle = await runtime.spawn(agent(server("plain", "leaves", mark), model=model), "Play.")
+        async for event in handle.events():
+            if isinstance(event, ApprovalAsked):
+                sys.stdout.write("asked\n")
+                sys.stdout.flush()
 
 
 if __name__ == "__main__":

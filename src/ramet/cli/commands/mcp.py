@@ -1,4 +1,4 @@
-"""`ramet mcp list|install|test`: the MCP servers that a folder's files name, their packages, and their tools."""
+"""`ramet mcp list|install|test|login|logout`: the MCP servers of a folder's files, their packages, tools and logins."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langchain_core.tools import BaseTool
 from rich.text import Text
@@ -21,6 +21,7 @@ from ramet.agent.files.mcp_file import MCP_FILE, read_server_file
 from ramet.agent.files.mcp_lock import read_lock_file, write_lock_file
 from ramet.agent.files.trust import is_trusted
 from ramet.cli.commands.mcp_install import install_packages
+from ramet.cli.commands.mcp_login import login, logout
 from ramet.cli.paths import display_path, user_dir
 from ramet.cli.project import load
 from ramet.cli.render.console import console
@@ -49,18 +50,27 @@ def mcp(options: Namespace) -> int:
     """Run the verb. Raises Unknown, and RametError for a server that has no tools."""
     definitions = load(options.dir)
     rows = list(_rows(options.dir, definitions))
-    if options.verb == "test":
-        return _test(options, rows)
-    if options.verb == "install":
-        return install_packages(options, [each.server for each in _chosen(rows, options.names)])
+    match options.verb:
+        case "test":
+            return _test(options, rows)
+        case "install":
+            return install_packages(options, [each.server for each in _chosen(rows, options.names)])
+        case "login":
+            return login(_usable(options, rows).server, has_browser=options.browser)
+        case "logout":
+            return logout(_named(options, rows).server)
     for row in rows:
         if options.json:
             data = {"name": row.server.name, "place": row.place, "usable": row.is_usable}
-            print(json.dumps({**data, "command": [row.server.command, *row.server.args]}))
+            print(json.dumps({**data, **_reach(row.server)}))
         else:
-            command = shlex.join([row.server.command, *row.server.args])
-            _print(row.server.name, row.place, command, *([] if row.is_usable else [WAITS]))
+            reach = row.server.url or shlex.join([row.server.command, *row.server.args])
+            _print(row.server.name, row.place, reach, *([] if row.is_usable else [WAITS]))
     return 0
+
+
+def _reach(server: McpServer) -> dict[str, Any]:
+    return {"url": server.url} if server.url else {"command": [server.command, *server.args]}
 
 
 def _rows(folder: Path, definitions: Definitions) -> Iterator[_Row]:
@@ -81,11 +91,23 @@ def _chosen(rows: list[_Row], names: list[str]) -> list[_Row]:
     return [each for each in rows if not names or each.server.name in names]
 
 
-def _test(options: Namespace, rows: list[_Row]) -> int:
-    row = _chosen(rows, [options.name])[0]
+def _named(options: Namespace, rows: list[_Row]) -> _Row:
+    return _chosen(rows, [options.name])[0]
+
+
+def _usable(options: Namespace, rows: list[_Row]) -> _Row:
+    row = _named(options, rows)
     if not row.is_usable:
         raise McpServerFailed(options.name, f"not started: ramet trust {display_path(options.dir)}")
-    policy = Policy(readonly_mounts=(str(options.dir.resolve()),), memory_mb=MEMORY_MB)
+    return row
+
+
+def _test(options: Namespace, rows: list[_Row]) -> int:
+    row = _usable(options, rows)
+    endpoints = (row.server.endpoint,) if row.server.url else ()  # It was named by who typed the command.
+    policy = Policy(
+        readonly_mounts=(str(options.dir.resolve()),), memory_mb=MEMORY_MB, allowed_endpoints=endpoints or None
+    )
     for tool in asyncio.run(_list_tools(row.server, policy, options.dir)):
         if options.json:
             print(json.dumps({"name": tool.name, "description": tool.description, "parameters": tool.args_schema}))
@@ -101,7 +123,7 @@ async def _list_tools(server: McpServer, policy: Policy, folder: Path) -> list[B
     )
     with tempfile.TemporaryDirectory() as scratch:
         write_lock_file(Path(scratch), read_lock_file(folder))  # Its tree works there, with the packages of the folder.
-        async with AgentRuntime(scratch) as runtime:
+        async with AgentRuntime(scratch, user_dir=user_dir()) as runtime:
             handle = await runtime.spawn(agent, "List your tools.")
             result = await handle.result()
             notices = [each.text async for each in handle.events() if isinstance(each, Notice)]

@@ -216,7 +216,7 @@ class TreeFactory:
             meter=self.gateway.meter,
             forwarding=self.forwarder.open,
             programs=self.programs,
-            mcp_client=SdkClient(),
+            mcp_client=SdkClient(user_dir),
             mcp_packages=InstalledPackages(plan.cwd or pathlib.Path.cwd()),
             approve=inbox.ask,
             withdraw_restored=inbox.withdraw_restored,

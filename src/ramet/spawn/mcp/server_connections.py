@@ -1,8 +1,8 @@
 """The connections of one sandbox to the servers of the Model Context Protocol that run in it.
 
-The guest starts the servers, and carries their messages. The host has the sessions: see `McpConnection`. The request
-with which a guest connects a server lasts as long as the connection, and its task owns the session. A server that
-fails costs its tools, and no turn.
+The guest starts programs, and carries their messages; the host connects to addresses itself. The host has the sessions:
+see `McpConnection`. The request with which a guest connects a server lasts as long as the connection, and its task owns
+the session. A server that fails costs its tools, and no turn.
 """
 
 from __future__ import annotations
@@ -10,20 +10,29 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from langchain_core.tools import BaseTool
 
 from ramet.agent.toolset import allows_server_tool
-from ramet.core.errors import InvalidValue, McpServerFailed, ProtocolError, Unknown
-from ramet.core.events import Notice
-from ramet.core.mcp.server_entry import McpServer
+from ramet.core.errors import Aborted, InvalidValue, McpServerFailed, ProtocolError, Unknown
+from ramet.core.events import EndpointAsked, Notice, ToolProgressed
+from ramet.core.mcp.server_entry import PREFIX, McpServer
 from ramet.spawn.masking import masked_text
 from ramet.spawn.mcp.tool_definitions import ServerTool, definition_of
 from ramet.spawn.run import Run
 from ramet.tools.agents.report_framing import FLAG, neutralise
-from ramet.tools.mcp.connection_port import ListedTool, McpConnection, McpResult
+from ramet.tools.mcp.answer_form import Value
+from ramet.tools.mcp.connection_port import (
+    ListedTool,
+    McpConnection,
+    McpResult,
+    OnProgress,
+    ServerQuestion,
+    ServerRights,
+)
 from ramet.wire.guest_protocol.guest_to_host import CallMcpTool, ConnectMcpServer, PassMcpMessage
 from ramet.wire.values.json_object import json_object
 
@@ -32,7 +41,7 @@ MAX_TOOLS, MAX_DEFINITION_BYTES = 100, 256 * 1024
 MAX_ARGUMENTS: Final = 1024 * 1024
 #: Seconds until all servers have listed their tools, or have failed.
 WAIT_S: Final = 90.0
-_MAX_NOTICE: Final = 1_000
+_MAX_NOTICE, _MAX_PROGRESS = 1_000, 300
 _MAX_REFUSED: Final = 8  #: methods of one server that are reported
 
 
@@ -72,6 +81,8 @@ class McpConnections:
     def __init__(self, run: Run) -> None:
         self._run = run
         self._servers = {each.name: _ServerState(each) for each in run.agent.mcp_servers}
+        self._calls: dict[int, asyncio.Future[McpResult]] = {}  #: by the number of their request
+        self._abandoned: set[int] = set()  #: of these, by the guest
         self._origins: dict[str, _Origin] = {}  #: by the name that a model calls
 
     async def connect(self, request: ConnectMcpServer, send: Callable[[bytes], Awaitable[None]]) -> None:
@@ -83,7 +94,7 @@ class McpConnections:
         try:
             if client is None:
                 raise McpServerFailed(server.entry.name, "this tree has no client for it")
-            connection = await client.open(server.entry, send)
+            connection = await client.open(server.entry, send, self._rights_of(server))
             if server.connection.done():
                 connection.end("it ended before its connection began")
             else:
@@ -104,7 +115,27 @@ class McpConnections:
                 server.has_failed = True
                 self._report(str(McpServerFailed(server.entry.name, request.end)))
             return server.fail(request.end)
-        method = await (await server.wait_open()).receive(body)
+        if server.entry.url:
+            raise ProtocolError(f"a message of the MCP server {server.entry.name!r}, to which the host connects")
+        self._on_refused(server, await (await server.wait_open()).receive(body))
+
+    def _rights_of(self, server: _ServerState) -> ServerRights:
+        run, grant = self._run, self._run.grant
+        assert grant is not None, "a run in a sandbox has a grant"
+        values = {**grant.secrets, **run.sandbox.variables()}
+
+        def on_endpoint(host: str, port: int, is_allowed: bool, reason: str) -> None:
+            run.context.emit(EndpointAsked, host=host, port=port, allowed=is_allowed, reason=reason)
+
+        return ServerRights(
+            endpoints=grant.allowed_endpoints,
+            value_of=values.get,
+            on_endpoint=on_endpoint,
+            ask=partial(self._ask, server),
+            on_refused=partial(self._on_refused, server),
+        )
+
+    def _on_refused(self, server: _ServerState, method: str) -> None:
         if method and method not in server.refused_methods and len(server.refused_methods) < _MAX_REFUSED:
             server.refused_methods.add(method)
             self._report(f"the MCP server {server.entry.name!r} asked for {method!r}, and was refused")
@@ -153,15 +184,75 @@ class McpConnections:
     async def call(self, request: CallMcpTool, body: bytes) -> McpResult:
         """Call a tool of a server; the text of its result cannot pass for a frame or for instructions.
 
-        Raises McpServerFailed, Unknown and InvalidValue.
+        Raises McpServerFailed, Unknown and InvalidValue, and Aborted if the guest abandons the call.
         """
         origin = self._origins.get(request.tool)
         if origin is None:
             raise Unknown("tool", request.tool, tuple(self._origins))
         arguments = json_object(body, "arguments", max_bytes=MAX_ARGUMENTS)
-        result = await (await origin.server.wait_open()).call(origin.tool, arguments)
+        connection = await origin.server.wait_open()
+        call = asyncio.ensure_future(connection.call(origin.tool, arguments, self._progress_of(request)))
+        self._calls[request.id] = call
+        try:
+            result = await call
+        except asyncio.CancelledError:
+            if request.id in self._abandoned:
+                raise Aborted("its caller waits no more") from None
+            raise
+        finally:
+            call.cancel()
+            del self._calls[request.id]
+            self._abandoned.discard(request.id)
         text, imitated = neutralise(result.text)
         return McpResult(f"{text}\n\n{FLAG}" if imitated else text, result.is_error)
+
+    def abandon(self, request: int) -> bool:
+        """Cancel a call, also at its server; return False if there is no such call."""
+        call = self._calls.get(request)
+        if call is None:
+            return False
+        self._abandoned.add(request)
+        return call.cancel()
+
+    def _progress_of(self, request: CallMcpTool) -> OnProgress:
+        def on_progress(done: float, total: float | None, text: str) -> None:
+            run = self._run
+            run.context.emit(
+                ToolProgressed,
+                call_id=request.call_id or None,
+                tool=request.tool,
+                done=done,
+                total=total,
+                text=masked_text(run, text, _MAX_PROGRESS),
+            )
+
+        return on_progress
+
+    async def _ask(self, server: _ServerState, question: ServerQuestion) -> dict[str, Value] | None:
+        """Return what a person answers in the inbox of the tree; None: nobody did, or not what the server asked for."""
+        context = self._run.context
+        if context.approve is None:
+            return None
+        form = question.form if question.form is not None and question.form.fields else None
+        fields: dict[str, Any] = {"fields": form.describe()} if form is not None else {}
+        what = "asks"
+        if question.url:
+            fields, what = {"url": question.url}, "asks you to visit an address, which nothing here opens"
+        text = f"the MCP server {server.entry.name!r} {what}: {masked_text(self._run, question.message)}"
+        if form is not None:
+            text += "\nAnswer with a JSON object of the fields, as the reason of an approval."
+        approval = await context.approve(
+            context,
+            tool=f"{PREFIX}{server.entry.name}",
+            question=text,
+            args=fields,
+            check=form.parse if form is not None else None,
+        )
+        if form is None or not approval:
+            return {} if approval else None
+        with suppress(InvalidValue):  # Of a hook, or of an approver: they can only consent.
+            return form.parse(approval.reason)
+        return None
 
     def _find(self, name: str) -> _ServerState:
         server = self._servers.get(name)
