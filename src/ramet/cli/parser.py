@@ -232,8 +232,8 @@ def _agents(add: Add) -> None:
 def _mcp(add: Add) -> None:
     mcp = add(
         "mcp",
-        "list|test|login|logout [--dir DIR]",
-        "list the MCP servers of a folder, try one, or log in there",
+        "list|install|test|login|logout [--dir DIR]",
+        "list the MCP servers of a folder, install their packages, try one, or log in there",
         description="The MCP servers that the files of a folder name: .mcp.json, and agent files.",
         bare=True,
     )
@@ -242,6 +242,16 @@ def _mcp(add: Add) -> None:
     text = "start a server in a sandbox that sees the folder, and list its tools"
     test_verb = each("mcp test", "NAME [options]", text, description=text, bare=True)
     test_verb.add_argument("name", type=parse_name, metavar="NAME", help="the server")
+    install_verb = each(
+        "mcp install",
+        "[NAME…] [options]",
+        "install the packages of servers that start with npx or uvx",
+        description="Install the packages of servers whose command is npx or uvx, as .mcp.lock.json has them. "
+        "A package that is not in that file is resolved now, and added to the file.",
+        bare=True,
+    )
+    install_verb.add_argument("names", nargs="*", type=parse_name, metavar="NAME", help="the servers (default: all)")
+    install_verb.add_argument("--update", action="store_true", help="resolve again what the file has already")
     text = "log in at the address of a server (OAuth), and keep the login in your own folder, for your runs"
     login_verb = each("mcp login", "NAME [--no-browser]", text, description=text, bare=True)
     login_verb.add_argument("name", type=parse_name, metavar="NAME", help="the server")
@@ -254,9 +264,9 @@ def _mcp(add: Add) -> None:
     text = "remove the login at the address of a server"
     logout_verb = each("mcp logout", "NAME", text, description=text, bare=True)
     logout_verb.add_argument("name", type=parse_name, metavar="NAME", help="the server")
-    for verb in (list_verb, test_verb, login_verb, logout_verb):
+    for verb in (list_verb, install_verb, test_verb, login_verb, logout_verb):
         verb.add_argument("--dir", type=parse_folder, default=".", help="the folder (default: this one)")
-    for verb in (list_verb, test_verb):
+    for verb in (list_verb, install_verb, test_verb):
         verb.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 

@@ -33,6 +33,7 @@ from ramet.spawn.served_ports import Ports
 from ramet.tools.context import Approve, Ask, Hooks, Meter, Safety, ToolProcesses, ToolUseContext
 from ramet.tools.forwarding import OpenForwarding
 from ramet.tools.mcp.connection_port import McpClient
+from ramet.tools.mcp.package_port import McpPackages
 from ramet.tools.run_info import RunInfo
 from ramet.tools.spawn_request import CreationReceipt, SpawnRequest
 from ramet.wire.guest_protocol.answer_data import StateReply
@@ -185,6 +186,7 @@ class TreePorts:
     forwarding: OpenForwarding | None = None  #: for models that programs in sandboxes call
     programs: Programs | None = None  #: of other makers, to be started in sandboxes; None: there are none
     mcp_client: McpClient | None = None  #: for servers in sandboxes; None: no agent may have one
+    mcp_packages: McpPackages | None = None  #: of servers that start with npx or uvx; None: these run as they are
     approve: Approve | None = None
     withdraw_restored: Callable[[RunId], None] | None = None  #: closes questions that a run will not ask again
     safety: Safety | None = None  #: of every run, whatever it or its parent requests; None: there are no votes on calls

@@ -38,6 +38,7 @@ from ramet.host.journal.blobs import TreeBlobs
 from ramet.host.journal.journal import Journal
 from ramet.host.journal.recorder import Recorder
 from ramet.host.journal.result_cache import KeptResults
+from ramet.host.mcp.installed_packages import InstalledPackages
 from ramet.host.mcp.mcp_client import SdkClient
 from ramet.host.notifications.notifier import Notifier
 from ramet.host.observability.audit import Audit
@@ -212,6 +213,7 @@ class TreeFactory:
             forwarding=self.forwarder.open,
             programs=self.programs,
             mcp_client=SdkClient(user_dir),
+            mcp_packages=InstalledPackages(plan.cwd or pathlib.Path.cwd()),
             approve=inbox.ask,
             withdraw_restored=inbox.withdraw_restored,
             safety=plan.gate,

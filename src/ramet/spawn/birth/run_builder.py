@@ -137,14 +137,15 @@ class RunBuilder:
             sandbox=RunSandbox(
                 capsule=plan.capsule,
                 clone=plan.clone if plan.grant is not None else None,
-                # A skill's folder has no link in it, and is not resolved again: it may have become one since.
+                # Such a folder has no link in it, and is not resolved again: it may have become one since.
                 mount_roots={
                     **mount_roots_of(parent, plan.grant or plan.step_ceiling, services, agent),
-                    **{each: each for each in plan.skill_folders},
+                    **{each: each for each in plan.definition_mounts},
                 },
-                skill_folders=plan.skill_folders,
+                definition_mounts=plan.definition_mounts,
                 forwarding=services.forwarding,
                 mcp_client=services.mcp_client,
+                mcp_packages=services.mcp_packages,
                 variables=partial(_variables_of, info, plan.grant, services),
             ),
             time_started_at=services.clock.monotonic(),

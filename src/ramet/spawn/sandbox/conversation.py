@@ -136,7 +136,7 @@ class SandboxedConversation:
             permissions=context.permissions,
             permissions_after_plan=context.permissions_after_plan,
             steps=context.steps,
-            mcp=tuple(each.as_guest_data() for each in run.agent.mcp_servers),
+            mcp=tuple(run.sandbox.mcp_programs.get(each.name, each).as_guest_data() for each in run.agent.mcp_servers),
             resumes=run.turn.resumes,
             replied=run.turn.replies if run.turn.resumes else 0,
             objected=run.turn.objections if run.turn.resumes else 0,

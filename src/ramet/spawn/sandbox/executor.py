@@ -263,6 +263,8 @@ async def _run_attempt(
     assert folder is not None, "a run in a sandbox has a folder"
     if at.replay is None and run.sandbox.missing_variables:
         raise DefinitionMissing("variable", ", ".join(run.sandbox.missing_variables))
+    if run.agent.mcp and run.sandbox.mcp_packages is not None:
+        run.sandbox.mcp_programs = await run.sandbox.mcp_packages.programs(run.agent.mcp_servers)
     run.sandbox.output = SandboxOutput()
     run.turn.spawn_requests.clear()
     async with placement.observing(run.context, grant, run.sandbox.mount_roots) as proxy:
