@@ -9,6 +9,7 @@ from ramet.agent.definition import Agent
 from ramet.agent.tool_entry import EVERYTHING, ToolEntry, parse_entry
 from ramet.core.errors import InvalidValue, NoToolsLeft
 from ramet.core.mcp.server_entry import McpServer
+from ramet.core.tool_names import TOOL_SEARCH
 from ramet.tools.dispatch import ALIASES, tool_flag
 
 if TYPE_CHECKING:
@@ -78,9 +79,17 @@ def allows_server_tool(agent: Agent, server: McpServer, name: str) -> bool:
     return agent.tools is None or bool(names & {each.strip() for each in agent.tools if isinstance(each, str)})
 
 
+def allows_tool_search(agent: Agent) -> bool:
+    """Return whether an agent may search for tools of its MCP servers: unless its lists deny that."""
+    denied = {parse_entry(each, field="disallowed_tools").name for each in agent.disallowed_tools}
+    return agent.tool_search is not False and not denied & {TOOL_SEARCH, EVERYTHING}
+
+
 def _is_of_server(agent: Agent, entry: object) -> bool:
     """Return whether an entry of an agent's lists is about tools of its MCP servers."""
-    return isinstance(entry, str) and any(each.covers(entry.strip()) for each in agent.mcp_servers)
+    if not isinstance(entry, str) or not agent.mcp:
+        return False
+    return entry.strip() == TOOL_SEARCH or any(each.covers(entry.strip()) for each in agent.mcp_servers)
 
 
 def _by_name(available: Iterable[BaseTool]) -> dict[str, BaseTool]:

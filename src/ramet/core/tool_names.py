@@ -30,6 +30,9 @@ COORDINATING_TOOLS: Final = frozenset(
 #: The tool with which an agent in plan mode presents its plan.
 EXIT_PLAN_MODE: Final = "ExitPlanMode"
 
+#: The tool with which an agent finds tools of its MCP servers that are not part of each request to its model.
+TOOL_SEARCH: Final = "ToolSearch"
+
 #: Tools of ramet and of Claude Code. A rule that names one of them in another case is a mistake.
 KNOWN_TOOLS: Final = (
     READING_TOOLS
@@ -37,6 +40,7 @@ KNOWN_TOOLS: Final = (
     | COORDINATING_TOOLS
     | ALIASES.keys()
     | {"Bash", "python", "WebFetch", "WebSearch", "Skill", "TodoWrite", "KillShell", "BashOutput", EXIT_PLAN_MODE}
+    | {TOOL_SEARCH}
 )
 
 

@@ -91,6 +91,8 @@ class RunSandbox:
     mount_roots: Mapping[str, str] = field(default_factory=dict)
     forwarding: OpenForwarding | None = None  #: for the model requests of a program in it
     mcp_client: McpClient | None = None  #: for the servers that run in it
+    #: Tools of these servers that its model found, and whether that is recorded: a fork has those of its parent.
+    loaded_tools: dict[str, bool] = field(default_factory=dict)
     missing_variables: tuple[str, ...] = ()  #: variables whose values only a sandbox that continues has
     clone: Clone | None = None  #: of a run that works in a clone of a repository
     skill_folders: tuple[str, ...] = ()  #: mounts of its skills, beyond its policy

@@ -52,13 +52,16 @@ def lying_tools() -> list[dict[str, Any]]:
     ]
 
 
-def tools() -> list[dict[str, Any]]:
+def tools(cursor: str | None) -> list[dict[str, Any]]:
     if MODE == "lies":
         return lying_tools()
-    if MODE == "pages":  # Without an end.
+    if MODE == "pages":
         return [{**tool(f"tool{number}"), "description": "x" * 100_000} for number in range(9)]
     if MODE == "no_object":  # Which the library of the protocol refuses, with the whole list.
         return [tool("work", {"type": "string"}), tool("other")]
+    if MODE == "many":
+        start = int(cursor or 0)
+        return [tool(f"number_{number}", description=f"Returns {number}.") for number in range(start, start + 500)]
     return [tool("new_tool")] if "changed" in STARTED else [tool("work")]
 
 
@@ -119,8 +122,9 @@ def main() -> None:
             result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
             send(id=request, result=result)
         elif method == "tools/list":
-            more = {"nextCursor": "on"} if MODE == "pages" else {}
-            send(id=request, result={"tools": tools(), **more})
+            cursor = (message.get("params") or {}).get("cursor")
+            more = {"nextCursor": str(int(cursor or 0) + 500)} if MODE in ("pages", "many") else {}  # Without an end.
+            send(id=request, result={"tools": tools(cursor), **more})
         elif method == "tools/call":
             pending = request
             work(request)

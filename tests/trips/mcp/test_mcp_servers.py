@@ -16,7 +16,7 @@ import ramet
 from ramet.agent.history.pairing import INTERRUPTED
 from ramet.agent.hooks.hooks import hook
 from ramet.core.errors import DefinitionMissing, InvalidValue
-from ramet.core.events import RunSpawned
+from ramet.core.events import RunSpawned, ToolsLoaded
 from ramet.core.outcome import Status
 from ramet.host.serialize.recipes import agent_of, recipe
 from ramet.models.scripted.dialogue import Call
@@ -30,6 +30,10 @@ backend = usual_backend
 ROOT = pathlib.Path(__file__).parents[3]
 #: What the host's memory may grow by: a few messages of 4 MiB at a time, decoded.
 FLAT_KB = 48 * 1024
+#: Names of more tools than a model may find.
+NUMBERS = [
+    ",".join(f"mcp__many__number_{number}" for number in range(start, start + 20)) for start in range(100, 200, 20)
+]
 
 
 async def test_an_agent_uses_the_tools_of_its_server(tmp_path: pathlib.Path, backend: BackendName) -> None:
@@ -79,9 +83,13 @@ async def test_an_agent_uses_the_tools_of_its_server(tmp_path: pathlib.Path, bac
 
 
 async def test_later_turns_and_forks_have_servers_of_their_own(tmp_path: pathlib.Path, backend: BackendName) -> None:
-    """Each turn starts them again; a fork of the agent has its own, and any other child has none of its parent's."""
+    """Each turn starts them again; a fork of the agent has its own, and any other child has none of its parent's.
+
+    Tools that a model has found stay found in later turns and in a fork.
+    """
     policy = ramet.Policy(readonly_mounts=POLICY.readonly_mounts, allow_sub_agents=True)
-    user = agent(server("plain", "changes"), policy=policy)
+    user = agent(server("plain", "changes"), policy=policy, tool_search=True)
+    search = Call("ToolSearch", {"query": "select:mcp__calc__work"})
     work = Call("mcp__calc__work", {})
     script: dict[str, Any] = {
         "Begin!": [Call("Agent", {"subagent_type": "user", "prompt": "Play."}), "Begun."],
@@ -90,7 +98,15 @@ async def test_later_turns_and_forks_have_servers_of_their_own(tmp_path: pathlib
             Call("TaskOutput", {"task_id": "main/1"}),
             "Done.",
         ],
-        "Play.": [work, "Played.", work, fork_call("Fork."), specialist_call("Help.", "helper"), "Played again."],
+        "Play.": [
+            search,
+            work,
+            "Played.",
+            work,
+            fork_call("Fork."),
+            specialist_call("Help.", "helper"),
+            "Played again.",
+        ],
         "Fork.": [work, "Forked."],
         "Help.": ["Helped."],
     }
@@ -105,8 +121,16 @@ async def test_later_turns_and_forks_have_servers_of_their_own(tmp_path: pathlib
         name: [each.text for each in context.history if each.type == "tool"] for name, context in contexts.items()
     }
     worked = "worked as of 2025-11-25"
-    assert results[""] == [worked, worked, "Forked.", "Helped."]
+    assert results[""][1:] == [worked, worked, "Forked.", "Helped."]
+    assert results[""][0].startswith(
+        'Found 1, which you can call from your next message on:\n{"name":"mcp__calc__work"'
+    )
     assert results["/1"][-1] == worked
+    loaded = of_kind(session_events(session), ToolsLoaded)
+    assert [(each.path, each.tools) for each in loaded] == [
+        ("main/1", ("mcp__calc__work",)),
+        ("main/1/1", ("mcp__calc__work",)),
+    ]
     has_tools = {name: "mcp__calc__work" in [each.name for each in context.tools] for name, context in contexts.items()}
     assert has_tools == {"": True, "/1": True, "/helper": False}
     assert "mcp__calc__work" not in spawned["helper"]
@@ -130,7 +154,7 @@ async def test_a_server_that_misbehaves_costs_its_own_calls(tmp_path: pathlib.Pa
     done = await talk(
         tmp_path,
         backend,
-        agent(*servers),
+        agent(*servers, tool_search=False),
         *calls,
         Call("mcp__lies__harmless", {}),
         Call("mcp__dies__work", {}),
@@ -219,9 +243,60 @@ async def test_no_process_of_a_server_outlives_its_turn(tmp_path: pathlib.Path, 
     await eventually(lambda: not marked_processes(mark), within_s=30)
 
     async with ramet.AgentRuntime(tmp_path / "work", backend=backend) as runtime:
-        [handle] = await runtime.resume(llm=ramet.ScriptedModel(["It was cut off."]))
+        model = ramet.ScriptedModel(["It was cut off."])
+        [handle] = await runtime.resume(llm=model)
         assert (await handle.result()).value == "It was cut off."
-        assert tool_results(handle.run.context) == [INTERRUPTED]
+        assert tool_results(handle.run.context)[1:] == [INTERRUPTED]
+        assert model.requests[0].tools[-2:] == ("ToolSearch", "mcp__calc__work"), (
+            "a tool that was found before the kill"
+        )
+
+
+async def test_many_tools_are_found_before_they_are_called(tmp_path: pathlib.Path, backend: BackendName) -> None:
+    """A model sees a search in place of endless tools; lists, hooks and bounds hold for what it finds."""
+
+    @hook("PreToolUse", matcher="mcp__many__number_4")
+    def gate(_: dict[str, Any]) -> dict[str, Any]:
+        return {"decision": "block", "reason": "not this one"}
+
+    user = agent(server("plain", "many", name="many"), disallowed_tools=["mcp__many__number_3"])
+    call = {number: Call(f"mcp__many__number_{number}", {}) for number in (3, 4, 5, 1_999)}
+    done = await talk(
+        tmp_path,
+        backend,
+        user,
+        call[5],
+        Call("ToolSearch", {"query": "select:mcp__many__number_3, mcp__many__number_4, mcp__many__number_5"}),
+        call[5],
+        call[4],
+        call[3],
+        Call("ToolSearch", {"query": "returns +number 1999", "max_results": 1}),
+        call[1_999],
+        Call("ToolSearch", {"query": "select:mcp__many__number_2000"}),
+        Call("ToolSearch", {"query": "x", "max_results": 1_000}),
+        *(Call("ToolSearch", {"query": f"select:{names}", "max_results": 20}) for names in NUMBERS),
+        hooks=[gate],
+    )
+
+    too_early, selected, worked, blocked, denied, found, worked_too, beyond, wrong, *_ = done.outputs
+    assert too_early.startswith(
+        "error: 'mcp__many__number_5' cannot be called before it is found: call ToolSearch with"
+    )
+    assert selected.startswith("ok: Found 2, which you can call from your next message on:\n{")
+    assert worked == worked_too == "ok: worked as of 2025-11-25"
+    assert blocked == "denied: Denied: not this one"
+    assert denied.startswith("error: 'mcp__many__number_3' cannot be called")
+    assert '"name":"mcp__many__number_1999"' in found
+    assert beyond.startswith(
+        "error: No tool was found for 'select:mcp__many__number_2000'. Tools: mcp__many__number_0,"
+    )
+    assert wrong.startswith("error: ToolSearch was called wrongly. max_results:")
+    assert done.answers[-1].count("Cannot be used: ") == 3
+    assert "at most 100 tools" in done.answers[-1]
+    search, *found_tools = [each for each in done.tools if each.name.startswith(("mcp__", "ToolSearch"))]
+    assert "Tools (1999): mcp__many__number_0, " in search.description
+    assert len(search.description) < 8_000
+    assert len(found_tools) == 100
 
 
 async def test_what_cannot_have_servers_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,10 @@ from tests.trips.kits.mcp import agent, server
 
 async def main(folder: str, backend: Any, mark: str) -> None:
     """Work until it is killed."""
-    model = ramet.ScriptedModel([Call("mcp__calc__work", {}), "Never."])
+    search = Call("ToolSearch", {"query": "work"})
+    model = ramet.ScriptedModel([search, Call("mcp__calc__work", {}), "Never."])
     async with ramet.AgentRuntime(folder, backend=backend) as runtime:
-        await runtime.run_agent(agent(server("plain", "leaves", mark), model=model), prompt="Play.")
+        await runtime.run_agent(agent(server("plain", "leaves", mark), model=model, tool_search=True), prompt="Play.")
 
 
 if __name__ == "__main__":

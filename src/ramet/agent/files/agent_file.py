@@ -30,6 +30,7 @@ _SPELLINGS = {
     "permissionMode": "permission_mode",
     "maxTurns": "max_turns",
     "mcpServers": "mcp_servers",
+    "toolSearch": "tool_search",
     "initialPrompt": "initial_prompt",
     "budgetNote": "budget_note",
 }
@@ -255,6 +256,7 @@ _READERS: Mapping[str, Callable[[_Reader, str], dict[str, Any]]] = {
     "skills": _Reader.names,
     "hooks": _Reader.hooks,
     "mcp_servers": _Reader.servers,
+    "tool_search": _Reader.raw_value,
     "memory": _Reader.raw_value,
     "background": _Reader.flag,
     "isolation": _Reader.raw_value,

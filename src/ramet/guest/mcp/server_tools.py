@@ -10,6 +10,7 @@ from pydantic import Field
 
 from ramet.core.errors import Bug
 from ramet.guest.async_channel import AsyncChannel
+from ramet.tools.context import current
 from ramet.wire.guest_protocol.answer_data import McpCallReply
 from ramet.wire.guest_protocol.guest_to_host import CallMcpTool, ListMcpTools
 from ramet.wire.values.json_object import json_body
@@ -29,8 +30,13 @@ class ServerToolCall(BaseTool):
 
     async def _arun(self, **values: Any) -> str:
         answer = await self.link.ask(CallMcpTool, json_body(values, "arguments"), tool=self.name)
-        text = answer.body.decode("utf-8", "replace")
-        if answer.as_(McpCallReply).is_error:
+        reply = answer.as_(McpCallReply)
+        end = len(answer.body) - reply.definitions_size
+        if reply.definitions_size:
+            context = current()
+            context.tools = (*context.tools, *_tools(self.link, answer.body[end:]))
+        text = answer.body[:end].decode("utf-8", "replace")
+        if reply.is_error:
             raise ToolException(text)
         return text
 
@@ -40,7 +46,11 @@ class ServerToolCall(BaseTool):
 async def server_tools(link: AsyncChannel) -> tuple[BaseTool, ...]:
     """Return the tools of the servers, once each server has listed its tools or has failed."""
     answer = await link.ask(ListMcpTools)
-    return tuple(_tool(link, each) for each in msgspec.json.decode(answer.body))
+    return _tools(link, answer.body)
+
+
+def _tools(link: AsyncChannel, definitions: bytes) -> tuple[BaseTool, ...]:
+    return tuple(_tool(link, each) for each in msgspec.json.decode(definitions))
 
 
 def _tool(link: AsyncChannel, data: dict[str, Any]) -> ServerToolCall:
@@ -49,5 +59,5 @@ def _tool(link: AsyncChannel, data: dict[str, Any]) -> ServerToolCall:
         description=data["description"],
         args_schema=data["parameters"],
         link=link,
-        metadata={"timeout_s": data["timeout_s"] + _MARGIN_S},
+        metadata={"timeout_s": data["timeout_s"] + _MARGIN_S, "read_only": data.get("read_only", False)},
     )

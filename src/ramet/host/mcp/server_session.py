@@ -32,7 +32,7 @@ MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 MAX_PARTS: Final = 100_000
 #: Seconds until a server has listed its tools, unless its own limit for an answer is shorter.
 START_S: Final = 60.0
-MAX_TOOLS, MAX_PAGES = 256, 16
+MAX_TOOLS, MAX_PAGES = 2_000, 64
 _MAX_ID: Final = 200
 _MAX_SHOWN: Final = 500
 _METHOD_NOT_FOUND: Final = -32601

@@ -142,6 +142,7 @@ class RunBuilder:
                 skill_folders=plan.skill_folders,
                 forwarding=services.forwarding,
                 mcp_client=services.mcp_client,
+                loaded_tools=dict.fromkeys(parent.sandbox.loaded_tools, False) if plan.is_fork and parent else {},
             ),
             time_started_at=services.clock.monotonic(),
         )

@@ -8,26 +8,30 @@ fails costs its tools, and no turn.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 from langchain_core.tools import BaseTool
+from pydantic import ValidationError
 
-from ramet.agent.toolset import allows_server_tool
+from ramet.agent.toolset import allows_server_tool, allows_tool_search
 from ramet.core.errors import InvalidValue, McpServerFailed, ProtocolError, Unknown
-from ramet.core.events import Notice
+from ramet.core.events import Notice, ToolsLoaded
 from ramet.core.mcp.server_entry import McpServer
+from ramet.core.tool_names import TOOL_SEARCH
 from ramet.spawn.masking import masked_text
 from ramet.spawn.mcp.tool_definitions import ServerTool, definition_of
+from ramet.spawn.mcp.tool_search import OfferedTool, SearchArguments, ToolCatalogue, is_deferred
 from ramet.spawn.run import Run
 from ramet.tools.agents.report_framing import FLAG, neutralise
+from ramet.tools.arguments import mistakes
 from ramet.tools.mcp.connection_port import ListedTool, McpConnection, McpResult
 from ramet.wire.guest_protocol.guest_to_host import CallMcpTool, ConnectMcpServer, PassMcpMessage
 from ramet.wire.values.json_object import json_object
 
-#: Tools of all servers of a run, and bytes of their definitions: they are part of every request to the model.
+#: Tools of all servers that the model of a run sees, and bytes of their definitions: parts of every request to it.
 MAX_TOOLS, MAX_DEFINITION_BYTES = 100, 256 * 1024
 MAX_ARGUMENTS: Final = 1024 * 1024
 #: Seconds until all servers have listed their tools, or have failed.
@@ -66,6 +70,19 @@ class _Origin(NamedTuple):
     tool: str
 
 
+class _LeftOut(NamedTuple):
+    """A tool that the run does not get."""
+
+    server: str
+    name: str
+    refusal: InvalidValue
+
+    @property
+    def text(self) -> str:
+        """The name, and the reason."""
+        return f"{self.name[:100]} ({self.refusal.field}: {self.refusal.accepted})"
+
+
 class McpConnections:
     """The connections of one sandbox, whose guest is hostile. They end with its channel."""
 
@@ -73,6 +90,8 @@ class McpConnections:
         self._run = run
         self._servers = {each.name: _ServerState(each) for each in run.agent.mcp_servers}
         self._origins: dict[str, _Origin] = {}  #: by the name that a model calls
+        self._definitions: dict[str, ServerTool] = {}  #: of the tools that the model sees, besides the search
+        self._catalogue: ToolCatalogue | None = None  #: if tools are found first
 
     async def connect(self, request: ConnectMcpServer, send: Callable[[bytes], Awaitable[None]]) -> None:
         """Own the session with a server until the server ends. Raises McpServerFailed, ProtocolError."""
@@ -110,35 +129,97 @@ class McpConnections:
             self._report(f"the MCP server {server.entry.name!r} asked for {method!r}, and was refused")
 
     async def list_tools(self) -> bytes:
-        """Wait for the servers, give the run the tools that its agent may use, and return their definitions as JSON."""
-        definitions: list[ServerTool] = []
-        own_names = {each.name for each in without_server_tools(self._run.context.tools)}
-        size = 0
+        """Wait for the servers, give the run the tools that its agent may use, and return their definitions as JSON.
+
+        With many tools, these are the search, and the tools that its model has found until now.
+        """
+        agent, context, found = self._run.agent, self._run.context, self._run.sandbox.loaded_tools
+        context.tools = without_server_tools(context.tools)
+        self._definitions.clear()
+        offered, refused = self._offered(await self._listed())
+        can_search = allows_tool_search(agent) and all(each.name != TOOL_SEARCH for each in context.tools)
+        self._catalogue = ToolCatalogue(offered) if can_search and is_deferred(agent.tool_search, offered) else None
+        if self._catalogue is None:
+            _, left_out = self._load(offered)
+        else:
+            context.tools = (*context.tools, self._catalogue.search_tool())
+            _, left_out = self._load(self._catalogue.select(tuple(found)))
+            self._record_loaded([each for each, is_recorded in found.items() if not is_recorded])
+        self._report_left_out([*refused, *left_out])
+        return _as_json(context.tools)
+
+    def _offered(
+        self, listed_tools: list[tuple[_ServerState, tuple[ListedTool, ...]]]
+    ) -> tuple[list[OfferedTool], list[_LeftOut]]:
+        """Return the tools that the agent may use, one of each name, and the others of these names."""
+        offered: list[OfferedTool] = []
         self._origins.clear()
-        for server, listed_tools in await self._listed():
-            left_out: list[str] = []
-            for listed in listed_tools:
-                name = server.entry.tool_name(listed.name)
+        own_names = {each.name for each in self._run.context.tools}
+        left_out: list[_LeftOut] = []
+        for server, listed in listed_tools:
+            for each in listed:
+                name = server.entry.tool_name(each.name)
                 if not allows_server_tool(self._run.agent, server.entry, name):
                     continue
-                try:
-                    if name in self._origins or name in own_names:
-                        raise InvalidValue("name", name, "one tool of each name")
-                    definition = definition_of(server.entry, listed)
-                    size += definition.size
-                    if len(self._origins) >= MAX_TOOLS or size > MAX_DEFINITION_BYTES:
-                        accepted = f"at most {MAX_TOOLS} tools, of {MAX_DEFINITION_BYTES} bytes together"
-                        raise InvalidValue("tools", name, accepted)
-                except InvalidValue as refusal:
-                    left_out.append(f"{name[:100]} ({refusal.field}: {refusal.accepted})")
+                if name in self._origins or name in own_names:
+                    refusal = InvalidValue("name", name, "one tool of each name")
+                    left_out.append(_LeftOut(server.entry.name, name, refusal))
                     continue
-                self._origins[name] = _Origin(server, listed.name)
-                definitions.append(definition)
-            if left_out:
-                self._report(f"tools of the MCP server {server.entry.name!r} that are left out: {', '.join(left_out)}")
-        context = self._run.context
-        context.tools = (*without_server_tools(context.tools), *definitions)
-        return msgspec.json.encode([each.as_data() for each in definitions])
+                self._origins[name] = _Origin(server, each.name)
+                offered.append(OfferedTool(name, server.entry, each))
+        return offered, left_out
+
+    def _load(self, tools: Iterable[OfferedTool]) -> tuple[list[ServerTool], list[_LeftOut]]:
+        """Add tools to those of the run, up to the bounds; return them, and those that are left out."""
+        loaded: list[ServerTool] = []
+        left_out: list[_LeftOut] = []
+        size = sum(each.size for each in self._definitions.values())
+        for each in tools:
+            if each.name in self._definitions:
+                continue
+            try:
+                if masked_text(self._run, each.name, 2 * len(each.name)) != each.name:
+                    raise InvalidValue("name", "its text", "a name without a secret")
+                definition = definition_of(each.server, each.listed)
+                if len(self._definitions) >= MAX_TOOLS or size + definition.size > MAX_DEFINITION_BYTES:
+                    accepted = f"at most {MAX_TOOLS} tools, of {MAX_DEFINITION_BYTES} bytes together"
+                    raise InvalidValue("tools", each.name, accepted)
+            except InvalidValue as refusal:
+                left_out.append(_LeftOut(each.server.name, each.name, refusal))
+                continue
+            size += definition.size
+            self._definitions[each.name] = definition
+            loaded.append(definition)
+        self._run.context.tools = (*self._run.context.tools, *loaded)
+        return loaded, left_out
+
+    def _search(self, catalogue: ToolCatalogue, arguments: Mapping[str, Any]) -> tuple[McpResult, bytes]:
+        """Find tools: from now on the run has them. Return their definitions for the model, and for its guest."""
+        try:
+            search = SearchArguments.model_validate(arguments)
+        except ValidationError as error:
+            return McpResult(mistakes(TOOL_SEARCH, error), is_error=True), b""
+        found = catalogue.find(search)
+        if not found:
+            text = f"No tool was found for {search.query!r}. Tools: {catalogue.names()}"
+            return McpResult(text, is_error=True), b""
+        loaded, left_out = self._load(found)
+        self._record_loaded([each.name for each in loaded])
+        definitions = [self._definitions[each.name] for each in found if each.name in self._definitions]
+        lines = [f"Found {len(definitions)}, which you can call from your next message on:"] if definitions else []
+        lines += [msgspec.json.encode(each.shown_data()).decode() for each in definitions]
+        lines += [f"Cannot be used: {each.text}" for each in left_out]
+        return McpResult("\n".join(lines), is_error=not definitions), _as_json(loaded) if loaded else b""
+
+    def _record_loaded(self, names: list[str]) -> None:
+        if names:
+            self._run.context.emit(ToolsLoaded, tools=tuple(names))
+            self._run.sandbox.loaded_tools |= dict.fromkeys(names, True)
+
+    def _report_left_out(self, left_out: Sequence[_LeftOut]) -> None:
+        for server in dict.fromkeys(each.server for each in left_out):
+            text = ", ".join(each.text for each in left_out if each.server == server)
+            self._report(f"tools of the MCP server {server!r} that are left out: {text}")
 
     async def _listed(self) -> list[tuple[_ServerState, tuple[ListedTool, ...]]]:
         """Return the tools of each server; a server that is not ready in time has none."""
@@ -150,18 +231,23 @@ class McpConnections:
                         listed.append((server, await (await server.wait_open()).tools()))
         return listed
 
-    async def call(self, request: CallMcpTool, body: bytes) -> McpResult:
-        """Call a tool of a server; the text of its result cannot pass for a frame or for instructions.
+    async def call(self, request: CallMcpTool, body: bytes) -> tuple[McpResult, bytes]:
+        """Call a tool of a server, or the search for them; the text of the result cannot pass for a frame.
 
-        Raises McpServerFailed, Unknown and InvalidValue.
+        The bytes are definitions of tools that the run has from now on, as JSON. Raises McpServerFailed, Unknown and
+        InvalidValue.
         """
-        origin = self._origins.get(request.tool)
-        if origin is None:
-            raise Unknown("tool", request.tool, tuple(self._origins))
         arguments = json_object(body, "arguments", max_bytes=MAX_ARGUMENTS)
-        result = await (await origin.server.wait_open()).call(origin.tool, arguments)
+        definitions = b""
+        if request.tool == TOOL_SEARCH and self._catalogue is not None:
+            result, definitions = self._search(self._catalogue, arguments)
+        else:
+            origin = self._origins.get(request.tool)
+            if origin is None or request.tool not in self._definitions:
+                raise Unknown("tool", request.tool, tuple(self._definitions))
+            result = await (await origin.server.wait_open()).call(origin.tool, arguments)
         text, imitated = neutralise(result.text)
-        return McpResult(f"{text}\n\n{FLAG}" if imitated else text, result.is_error)
+        return McpResult(f"{text}\n\n{FLAG}" if imitated else text, result.is_error), definitions
 
     def _find(self, name: str) -> _ServerState:
         server = self._servers.get(name)
@@ -171,6 +257,11 @@ class McpConnections:
 
     def _report(self, text: str) -> None:
         self._run.context.emit(Notice, text=masked_text(self._run, text, _MAX_NOTICE))
+
+
+def _as_json(tools: Iterable[BaseTool]) -> bytes:
+    """Return the definitions of the servers' tools among these, for the guest that calls them."""
+    return msgspec.json.encode([each.as_data() for each in tools if isinstance(each, ServerTool)])
 
 
 def without_server_tools(tools: Sequence[BaseTool]) -> tuple[BaseTool, ...]:

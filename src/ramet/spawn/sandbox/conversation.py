@@ -60,7 +60,7 @@ from ramet.wire.guest_protocol.guest_to_host import AskModel, Done, Record
 from ramet.wire.guest_protocol.host_to_guest import StartConversation
 from ramet.wire.values import values
 
-#: Number of tool lists that one conversation may show to a model: each stays bound for a while.
+#: Number of tool lists of a guest's own that one conversation may show to a model: each stays bound for a while.
 MAX_TOOL_LISTS = 64
 #: The text that a guest receives about a provider that failed.
 NO_ANSWER = "it did not answer"
@@ -282,7 +282,9 @@ class SandboxedConversation:
             else:
                 key = msgspec.json.encode(each)
                 tools.append(self._schema_tools.get(key) or self._schema_tools.setdefault(key, schema_only_tool(each)))
-        self._tool_lists.add(tuple(map(id, tools)))
+        ids = tuple(map(id, tools))
+        if ids != tuple(map(id, self._run.context.tools)):  # That list grows with the tools that its model finds.
+            self._tool_lists.add(ids)
         if len(self._tool_lists) > MAX_TOOL_LISTS:
             raise ProtocolError(f"more than {MAX_TOOL_LISTS} different lists of tools")
         return tuple(tools)

@@ -398,8 +398,9 @@ class GuestRequests:
         return Reply(None, await self._mcp.list_tools())
 
     async def _call_mcp_tool(self, request: guest_to_host.CallMcpTool, body: bytes) -> Reply:
-        result = await self._mcp.call(request, body)
-        return Reply(answer_data.McpCallReply(is_error=result.is_error), result.text.encode("utf-8", "replace"))
+        result, definitions = await self._mcp.call(request, body)
+        reply = answer_data.McpCallReply(is_error=result.is_error, definitions_size=len(definitions))
+        return Reply(reply, result.text.encode("utf-8", "replace") + definitions)
 
     @property
     def refused_model_request(self) -> BudgetExceeded | None:

@@ -117,9 +117,10 @@ class HookReply(Struct, frozen=True, kw_only=True):
 
 
 class McpCallReply(Struct, frozen=True, kw_only=True):
-    """The kind of the result of a server's tool; the body is its text."""
+    """The kind of the result of a server's tool; the body is its text, and then definitions of tools as JSON."""
 
     is_error: bool = False
+    definitions_size: int = 0  #: bytes of the definitions of tools that the run has from now on
 
 
 class Reply(Struct, frozen=True, kw_only=True):
