@@ -218,7 +218,7 @@ def _agents(add: Add) -> None:
 def _mcp(add: Add) -> None:
     mcp = add(
         "mcp",
-        "list|test [--dir DIR]",
+        "list|test|prompts [--dir DIR]",
         "list the MCP servers of a folder, or try one",
         description="The MCP servers that the files of a folder name: .mcp.json, and agent files.",
         bare=True,
@@ -228,7 +228,12 @@ def _mcp(add: Add) -> None:
     text = "start a server in a sandbox that sees the folder, and list its tools"
     test_verb = each("mcp test", "NAME [options]", text, description=text, bare=True)
     test_verb.add_argument("name", type=parse_name, metavar="NAME", help="the server")
-    for verb in (list_verb, test_verb):
+    text = "start a server as test does, and list its prompts, or print the text of one"
+    prompts_verb = each("mcp prompts", "NAME [PROMPT [KEY=VALUE …]] [options]", text, description=text, bare=True)
+    prompts_verb.add_argument("name", type=parse_name, metavar="NAME", help="the server")
+    prompts_verb.add_argument("prompt", nargs="?", metavar="PROMPT", help="the prompt whose text is printed")
+    prompts_verb.add_argument("arguments", nargs="*", metavar="KEY=VALUE", help="its arguments")
+    for verb in (list_verb, test_verb, prompts_verb):
         verb.add_argument("--dir", type=parse_folder, default=".", help="the folder (default: this one)")
         verb.add_argument("--json", action="store_true", help="print one JSON object per line")
 

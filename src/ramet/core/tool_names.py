@@ -32,6 +32,11 @@ EXIT_PLAN_MODE: Final = "ExitPlanMode"
 
 #: The tool with which an agent finds tools of its MCP servers that are not part of each request to its model.
 TOOL_SEARCH: Final = "ToolSearch"
+#: The tools for resources of MCP servers.
+LIST_MCP_RESOURCES: Final = "ListMcpResourcesTool"
+READ_MCP_RESOURCE: Final = "ReadMcpResourceTool"
+#: Tools of ramet that an agent has because it has MCP servers.
+SERVER_TOOLS: Final = frozenset({TOOL_SEARCH, LIST_MCP_RESOURCES, READ_MCP_RESOURCE})
 
 #: Tools of ramet and of Claude Code. A rule that names one of them in another case is a mistake.
 KNOWN_TOOLS: Final = (
@@ -40,7 +45,7 @@ KNOWN_TOOLS: Final = (
     | COORDINATING_TOOLS
     | ALIASES.keys()
     | {"Bash", "python", "WebFetch", "WebSearch", "Skill", "TodoWrite", "KillShell", "BashOutput", EXIT_PLAN_MODE}
-    | {TOOL_SEARCH}
+    | SERVER_TOOLS
 )
 
 

@@ -37,7 +37,7 @@ from ramet.spawn.served_ports import ServedPorts
 from ramet.spawn.tool_calls import ToolCallLedger
 from ramet.tools.context import ToolUseContext
 from ramet.tools.forwarding import OpenForwarding
-from ramet.tools.mcp.connection_port import McpClient
+from ramet.tools.mcp.connection_port import McpClient, ServerPrompts
 from ramet.tools.run_info import RunInfo
 from ramet.tools.spawn_request import SpawnRequest
 from ramet.wire.code.capsule import PackedCall
@@ -91,6 +91,7 @@ class RunSandbox:
     mount_roots: Mapping[str, str] = field(default_factory=dict)
     forwarding: OpenForwarding | None = None  #: for the model requests of a program in it
     mcp_client: McpClient | None = None  #: for the servers that run in it
+    server_prompts: ServerPrompts | None = None  #: of the servers of its current process, or of its last one
     #: Tools of these servers that its model found, and whether that is recorded: a fork has those of its parent.
     loaded_tools: dict[str, bool] = field(default_factory=dict)
     missing_variables: tuple[str, ...] = ()  #: variables whose values only a sandbox that continues has

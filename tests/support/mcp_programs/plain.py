@@ -106,6 +106,26 @@ def work(request: Any) -> None:
     send(id=request, result=text(f"worked as of {STARTED[0]}"))
 
 
+RESOURCES: dict[str, dict[str, Any]] = {
+    "resources/list": {"resources": [{"uri": "plain://text", "name": "text", "description": "y" * 5_000}]},
+    "resources/read": {"contents": [{"uri": "plain://text", "text": "The text."}]},
+    "prompts/list": {
+        "prompts": [{"name": "greet", "description": "Greets\x1b[2J", "arguments": [{"name": "who", "required": True}]}]
+    },
+}
+
+
+def offered(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the answer of a server that has resources and prompts."""
+    if MODE != "offers":
+        return None
+    if method == "prompts/get" and params["name"] == "greet":
+        who = params["arguments"]["who"]
+        messages = [("user", f"Greet {who}.\x1b[2J"), ("assistant", f"Hello {who}!")]
+        return {"messages": [{"role": role, "content": {"type": "text", "text": said}} for role, said in messages]}
+    return RESOURCES.get(method)
+
+
 def main() -> None:
     if MODE == "silent":
         time.sleep(600)
@@ -119,7 +139,10 @@ def main() -> None:
         if method == "initialize":
             STARTED.append(message["params"]["protocolVersion"])
             info = {"name": "plain", "version": "1"}
-            result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
+            capabilities: dict[str, Any] = {"tools": {}}
+            if MODE == "offers":
+                capabilities |= {"resources": {}, "prompts": {}}
+            result = {"protocolVersion": "2025-06-18", "capabilities": capabilities, "serverInfo": info}
             send(id=request, result=result)
         elif method == "tools/list":
             cursor = (message.get("params") or {}).get("cursor")
@@ -132,6 +155,8 @@ def main() -> None:
             answered.append(f"{request} {'refused' if 'error' in message else 'granted'}")
             if len(answered) == 4:
                 send(id=pending, result=text(", ".join(sorted(answered))))
+        elif request is not None and (answer := offered(method, message.get("params") or {})) is not None:
+            send(id=request, result=answer)
         elif request is not None:
             send(id=request, error={"code": -32601, "message": "no such method"})
 

@@ -19,6 +19,7 @@ HELPS = {
     "mcp": "help-mcp",
     "mcp list": "help-mcp-list",
     "mcp test": "help-mcp-test",
+    "mcp prompts": "help-mcp-prompts",
     "trust": "help-trust",
     "config": "help-config",
     "config check": "help-config-check",

@@ -1,4 +1,4 @@
-"""`ramet mcp list|test`: the MCP servers that a folder's files name, and the tools that one of them has."""
+"""`ramet mcp list|test|prompts`: the MCP servers that a folder's files name, and what one of them offers."""
 
 from __future__ import annotations
 
@@ -49,6 +49,8 @@ def mcp(options: Namespace) -> int:
     rows = list(_rows(options.dir, definitions))
     if options.verb == "test":
         return _test(options, rows)
+    if options.verb == "prompts":
+        return _prompts(options, rows)
     for row in rows:
         if options.json:
             data = {"name": row.server.name, "place": row.place, "usable": row.is_usable}
@@ -69,14 +71,37 @@ def _rows(folder: Path, definitions: Definitions) -> Iterator[_Row]:
         )
 
 
-def _test(options: Namespace, rows: list[_Row]) -> int:
+def _server(options: Namespace, rows: list[_Row]) -> McpServer:
+    """Return the server of a name. Raises Unknown, and McpServerFailed for one that waits for trust."""
     row = next((each for each in rows if each.server.name == options.name), None)
     if row is None:
         raise Unknown("MCP server", options.name, tuple(dict.fromkeys(each.server.name for each in rows)))
     if not row.is_usable:
         raise McpServerFailed(options.name, f"not started: ramet trust {display_path(options.dir)}")
-    policy = Policy(readonly_mounts=(str(options.dir.resolve()),), memory_mb=MEMORY_MB)
-    for tool in asyncio.run(_list_tools(row.server, policy)):
+    return row.server
+
+
+def _policy(options: Namespace) -> Policy:
+    return Policy(readonly_mounts=(str(options.dir.resolve()),), memory_mb=MEMORY_MB)
+
+
+def _prompts(options: Namespace, rows: list[_Row]) -> int:
+    from ramet.cli.commands.mcp_prompts import as_data, cells, list_prompts, print_prompt
+
+    server = _server(options, rows)
+    if options.prompt is not None:
+        print_prompt(options, server, _policy(options))
+        return 0
+    for each in list_prompts(server, _policy(options)):
+        if options.json:
+            print(json.dumps(as_data(each)))
+        else:
+            _print(*cells(each))
+    return 0
+
+
+def _test(options: Namespace, rows: list[_Row]) -> int:
+    for tool in asyncio.run(_list_tools(_server(options, rows), _policy(options))):
         if options.json:
             print(json.dumps({"name": tool.name, "description": tool.description, "parameters": tool.args_schema}))
         else:

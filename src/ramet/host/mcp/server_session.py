@@ -9,11 +9,11 @@ compiled, and no answer is checked against them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 import mcp_types as types
@@ -24,7 +24,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from ramet.core.errors import InvalidValue, McpServerFailed, ProtocolError
 from ramet.core.mcp.server_entry import McpServer
-from ramet.tools.mcp.connection_port import ListedTool, McpResult, SendMessage
+from ramet.host.mcp import server_queries
+from ramet.host.mcp.content_text import text_of
+from ramet.tools.mcp.connection_port import (
+    Feature,
+    ListedPrompt,
+    ListedResource,
+    ListedTool,
+    McpResult,
+    SendMessage,
+)
 from ramet.wire.values.json_object import json_object
 
 #: Bytes of a message, and its brackets and commas: each takes up to 100 bytes once it is decoded.
@@ -37,6 +46,7 @@ _MAX_ID: Final = 200
 _MAX_SHOWN: Final = 500
 _METHOD_NOT_FOUND: Final = -32601
 
+T = TypeVar("T")
 _CallResult: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult
 )
@@ -50,14 +60,23 @@ class _Call(NamedTuple):
     result: asyncio.Future[McpResult]
 
 
+class _Query(NamedTuple):
+    """Another request that waits for the owner of the session."""
+
+    name: str  #: for the reason of a failure
+    send: Callable[[ClientSession], Awaitable[Any]]
+    result: asyncio.Future[Any]
+
+
 class ServerSession:
     """A session (`ramet.tools.mcp.connection_port.McpConnection`)."""
 
     def __init__(self, server: McpServer, send: SendMessage) -> None:
         self._server, self._send = server, send
         self._inlet, self._outlet = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        self._calls: asyncio.Queue[_Call | None] = asyncio.Queue()  #: None: the server has ended
-        self._open_calls: set[asyncio.Future[McpResult]] = set()
+        self._calls: asyncio.Queue[_Call | _Query | None] = asyncio.Queue()  #: None: the server has ended
+        self._open_calls: set[asyncio.Future[Any]] = set()
+        self._features: frozenset[Feature] = frozenset()
         self._tools: asyncio.Future[tuple[ListedTool, ...]] = asyncio.get_running_loop().create_future()
         self._tools.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._failure: McpServerFailed | None = None
@@ -71,7 +90,8 @@ class ServerSession:
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(start_s):
                     client = await stack.enter_async_context(Client(self._transport(), cache=None))
-                    tools = await self._list_tools(client.session)
+                    tools = await self._list_tools(client)
+                    self._features = _features_of(client.server_capabilities)
                 if not self._tools.done():
                     self._tools.set_result(tools)
                 await self._run_calls(client.session)
@@ -91,14 +111,20 @@ class ServerSession:
     async def _transport(self) -> AsyncGenerator[tuple[Any, Any]]:
         yield self._outlet, _Outgoing(self._send)
 
-    async def _list_tools(self, session: ClientSession) -> tuple[ListedTool, ...]:
+    async def _list_tools(self, client: Client) -> tuple[ListedTool, ...]:
         """Return the tools of all pages, up to the bounds; the session's own method would also read their schemas."""
+        session, may_lack_tools = client.session, client.server_capabilities.tools is None
         tools: list[ListedTool] = []
         cursor: str | None = None
         size = 0
         for _ in range(MAX_PAGES):
             params = types.PaginatedRequestParams(cursor=cursor) if cursor is not None else None
-            page = await session.send_request(types.ListToolsRequest(params=params), types.ListToolsResult)
+            try:
+                page = await session.send_request(types.ListToolsRequest(params=params), types.ListToolsResult)
+            except MCPError as error:
+                if error.code == _METHOD_NOT_FOUND and may_lack_tools:
+                    return ()
+                raise
             listed = [ListedTool(each.name, each.description or "", each.input_schema) for each in page.tools]
             size += len(msgspec.json.encode(listed))
             if size > MAX_MESSAGE_BYTES:
@@ -112,7 +138,8 @@ class ServerSession:
     async def _run_calls(self, session: ClientSession) -> None:
         async with asyncio.TaskGroup() as group:
             while (call := await self._calls.get()) is not None:
-                task = group.create_task(self._run_call(session, call))
+                run = self._run_call(session, call) if isinstance(call, _Call) else self._run_query(session, call)
+                task = group.create_task(run)
                 call.result.add_done_callback(partial(_cancel_abandoned, task))
 
     async def _run_call(self, session: ClientSession, call: _Call) -> None:
@@ -135,6 +162,21 @@ class ServerSession:
             return _fail(call, McpServerFailed(self._server.name, _reason_of(error)))
         if not call.result.done():
             call.result.set_result(outcome)
+
+    async def _run_query(self, session: ClientSession, query: _Query) -> None:
+        try:
+            async with asyncio.timeout(self._server.timeout_s):
+                outcome = await query.send(session)
+        except TimeoutError:
+            reason = f"{query.name[:_MAX_SHOWN]} did not answer within {self._server.timeout_s:g} s"
+            return _fail(query, McpServerFailed(self._server.name, reason))
+        except MCPError as error:
+            is_closed = error.code == types.CONNECTION_CLOSED
+            return _fail(query, self._failed() if is_closed else McpServerFailed(self._server.name, _reason_of(error)))
+        except Exception as error:
+            return _fail(query, McpServerFailed(self._server.name, _reason_of(error)))
+        if not query.result.done():
+            query.result.set_result(outcome)
 
     # ---- for other tasks
 
@@ -175,12 +217,41 @@ class ServerSession:
 
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> McpResult:
         """Call a tool of the server. Raises McpServerFailed."""
+        return await self._wait(lambda result: _Call(tool, arguments, result))
+
+    def offers(self, feature: Feature) -> bool:
+        """Return whether the server said that it has this. False before its tools are known."""
+        return feature in self._features
+
+    async def resources(self) -> tuple[ListedResource, ...]:
+        """Return the resources of the server, and templates. Raises McpServerFailed."""
+        return await self._query("its list of resources", server_queries.list_resources)
+
+    async def read_resource(self, uri: str) -> McpResult:
+        """Return the text of a resource. Raises McpServerFailed."""
+        timeout_s = self._server.timeout_s
+        return await self._query(uri, partial(server_queries.read_resource, uri=uri, timeout_s=timeout_s))
+
+    async def prompts(self) -> tuple[ListedPrompt, ...]:
+        """Return the prompts of the server. Raises McpServerFailed."""
+        return await self._query("its list of prompts", server_queries.list_prompts)
+
+    async def prompt(self, name: str, arguments: Mapping[str, str]) -> McpResult:
+        """Return the text of a prompt with its arguments. Raises McpServerFailed."""
+        send = partial(server_queries.get_prompt, name=name, arguments=arguments, timeout_s=self._server.timeout_s)
+        return await self._query(name, send)
+
+    async def _query(self, name: str, send: Callable[[ClientSession], Awaitable[T]]) -> T:
+        return await self._wait(lambda result: _Query(name, send, result))
+
+    async def _wait(self, request: Callable[[asyncio.Future[T]], _Call | _Query]) -> T:
+        """Let the owner of the session do this, and wait for its result. Raises McpServerFailed."""
         if self._failure is not None:
             raise self._failed()
-        result: asyncio.Future[McpResult] = asyncio.get_running_loop().create_future()
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._open_calls.add(result)
         try:
-            self._calls.put_nowait(_Call(tool, arguments, result))
+            self._calls.put_nowait(request(result))
             return await result
         finally:
             self._open_calls.discard(result)
@@ -241,13 +312,18 @@ class _Outgoing:
         await self.aclose()
 
 
-def _cancel_abandoned(task: asyncio.Task[None], result: asyncio.Future[McpResult]) -> None:
+def _cancel_abandoned(task: asyncio.Task[None], result: asyncio.Future[Any]) -> None:
     """End a call that nobody waits for any more; its server is told."""
     if result.cancelled():
         task.cancel()
 
 
-def _fail(call: _Call, error: McpServerFailed) -> None:
+def _features_of(capabilities: types.ServerCapabilities) -> frozenset[Feature]:
+    offered: dict[Feature, object] = {"resources": capabilities.resources, "prompts": capabilities.prompts}
+    return frozenset(name for name, each in offered.items() if each is not None)
+
+
+def _fail(call: _Call | _Query, error: McpServerFailed) -> None:
     if not call.result.done():
         call.result.set_exception(error)
 
@@ -255,26 +331,10 @@ def _fail(call: _Call, error: McpServerFailed) -> None:
 def _outcome_of(result: types.CallToolResult | types.InputRequiredResult) -> McpResult:
     if isinstance(result, types.InputRequiredResult):
         return McpResult("the server asked for more input, which this client does not give", is_error=True)
-    parts = [_text_of(block) for block in result.content]
+    parts = [text_of(block) for block in result.content]
     if not parts and result.structured_content is not None:
         parts = [msgspec.json.encode(result.structured_content).decode()]
     return McpResult("\n".join(parts), is_error=bool(result.is_error))
-
-
-def _text_of(block: types.ContentBlock) -> str:
-    """Return a block of a result as text; bytes, such as an image, are only named."""
-    match block:
-        case types.TextContent():
-            return block.text
-        case types.ResourceLink():
-            return f"[resource {block.uri}: {block.name}]"
-        case types.EmbeddedResource():
-            resource = block.resource
-            if isinstance(resource, types.TextResourceContents):
-                return f"[resource {resource.uri}]\n{resource.text}"
-            return f"[resource {resource.uri}, {len(resource.blob)} characters of base64: not shown]"
-        case types.ImageContent() | types.AudioContent():
-            return f"[{block.type} of type {block.mime_type}, {len(block.data)} characters of base64: not shown]"
 
 
 def _reason_of(error: BaseException) -> str:

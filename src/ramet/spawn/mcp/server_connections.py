@@ -16,18 +16,19 @@ import msgspec
 from langchain_core.tools import BaseTool
 from pydantic import ValidationError
 
-from ramet.agent.toolset import allows_server_tool, allows_tool_search
+from ramet.agent.toolset import allows_resources_of, allows_server_tool, allows_tool_search, resource_tools
 from ramet.core.errors import InvalidValue, McpServerFailed, ProtocolError, Unknown
 from ramet.core.events import Notice, ToolsLoaded
 from ramet.core.mcp.server_entry import McpServer
 from ramet.core.tool_names import TOOL_SEARCH
 from ramet.spawn.masking import masked_text
+from ramet.spawn.mcp.resource_tools import ResourceTools
 from ramet.spawn.mcp.tool_definitions import ServerTool, definition_of
 from ramet.spawn.mcp.tool_search import OfferedTool, SearchArguments, ToolCatalogue, is_deferred
 from ramet.spawn.run import Run
 from ramet.tools.agents.report_framing import FLAG, neutralise
 from ramet.tools.arguments import mistakes
-from ramet.tools.mcp.connection_port import ListedTool, McpConnection, McpResult
+from ramet.tools.mcp.connection_port import ListedPrompt, ListedTool, McpConnection, McpResult
 from ramet.wire.guest_protocol.guest_to_host import CallMcpTool, ConnectMcpServer, PassMcpMessage
 from ramet.wire.values.json_object import json_object
 
@@ -92,6 +93,8 @@ class McpConnections:
         self._origins: dict[str, _Origin] = {}  #: by the name that a model calls
         self._definitions: dict[str, ServerTool] = {}  #: of the tools that the model sees, besides the search
         self._catalogue: ToolCatalogue | None = None  #: if tools are found first
+        self._resources: ResourceTools | None = None  #: if the run may use resources of a server
+        run.sandbox.server_prompts = self
 
     async def connect(self, request: ConnectMcpServer, send: Callable[[bytes], Awaitable[None]]) -> None:
         """Own the session with a server until the server ends. Raises McpServerFailed, ProtocolError."""
@@ -136,7 +139,9 @@ class McpConnections:
         agent, context, found = self._run.agent, self._run.context, self._run.sandbox.loaded_tools
         context.tools = without_server_tools(context.tools)
         self._definitions.clear()
-        offered, refused = self._offered(await self._listed())
+        listed = await self._listed()
+        self._resources = self._resource_tools([server for server, _ in listed])
+        offered, refused = self._offered(listed)
         can_search = allows_tool_search(agent) and all(each.name != TOOL_SEARCH for each in context.tools)
         self._catalogue = ToolCatalogue(offered) if can_search and is_deferred(agent.tool_search, offered) else None
         if self._catalogue is None:
@@ -147,6 +152,40 @@ class McpConnections:
             self._record_loaded([each for each, is_recorded in found.items() if not is_recorded])
         self._report_left_out([*refused, *left_out])
         return _as_json(context.tools)
+
+    def _resource_tools(self, servers: Iterable[_ServerState]) -> ResourceTools | None:
+        """Give the run the tools for resources that its agent may use, if a server has resources."""
+        agent, context = self._run.agent, self._run.context
+        names = resource_tools(agent) - {each.name for each in context.tools}
+        connections = {
+            each.entry.name: each.connection.result()
+            for each in servers
+            if allows_resources_of(agent, each.entry) and each.connection.result().offers("resources")
+        }
+        if not names or not connections:
+            return None
+        tools = ResourceTools(connections)
+        context.tools = (*context.tools, *(each for each in tools.definitions() if each.name in names))
+        return tools
+
+    async def list_prompts(self, server: str) -> tuple[ListedPrompt, ...]:
+        """Return the prompts of a server; none if it does not offer any. Raises McpServerFailed and Unknown."""
+        connection = await self._find_for_host(server)
+        return await connection.prompts() if connection.offers("prompts") else ()
+
+    async def render_prompt(self, server: str, name: str, arguments: Mapping[str, str]) -> str:
+        """Return the text of a prompt. Raises McpServerFailed and Unknown."""
+        result = await (await self._find_for_host(server)).prompt(name, arguments)
+        if result.is_error:
+            raise McpServerFailed(server, result.text)
+        return result.text
+
+    async def _find_for_host(self, server: str) -> McpConnection:
+        if server not in self._servers:
+            raise Unknown("MCP server", server, tuple(self._servers))
+        connection = await self._servers[server].wait_open()
+        await connection.tools()  # Before, it has not said what it offers.
+        return connection
 
     def _offered(
         self, listed_tools: list[tuple[_ServerState, tuple[ListedTool, ...]]]
@@ -232,15 +271,18 @@ class McpConnections:
         return listed
 
     async def call(self, request: CallMcpTool, body: bytes) -> tuple[McpResult, bytes]:
-        """Call a tool of a server, or the search for them; the text of the result cannot pass for a frame.
+        """Call a tool of a server, the search for them, or a tool for resources.
 
-        The bytes are definitions of tools that the run has from now on, as JSON. Raises McpServerFailed, Unknown and
+        The text of the result cannot pass for a frame. The bytes are definitions of tools that the run has from now on,
+        as JSON. Raises McpServerFailed, Unknown and
         InvalidValue.
         """
         arguments = json_object(body, "arguments", max_bytes=MAX_ARGUMENTS)
         definitions = b""
         if request.tool == TOOL_SEARCH and self._catalogue is not None:
             result, definitions = self._search(self._catalogue, arguments)
+        elif self._resources is not None and request.tool in resource_tools(self._run.agent):
+            result = await self._resources.call(request.tool, arguments)
         else:
             origin = self._origins.get(request.tool)
             if origin is None or request.tool not in self._definitions:
