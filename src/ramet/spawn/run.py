@@ -7,6 +7,7 @@ import math
 import pathlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -91,6 +92,8 @@ class RunSandbox:
     mount_roots: Mapping[str, str] = field(default_factory=dict)
     forwarding: OpenForwarding | None = None  #: for the model requests of a program in it
     mcp_client: McpClient | None = None  #: for the servers that run in it
+    #: Holds a place for the sandbox of one of these servers. Raises SpawnRefused if there is no room.
+    admit_server: Callable[[ResourceShare], AbstractContextManager[None]] | None = None
     server_prompts: ServerPrompts | None = None  #: of the servers of its current process, or of its last one
     #: Tools of these servers that its model found, and whether that is recorded: a fork has those of its parent.
     loaded_tools: dict[str, bool] = field(default_factory=dict)

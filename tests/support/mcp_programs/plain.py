@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import subprocess
 import sys
 import threading
@@ -74,7 +75,7 @@ def ask_for_everything() -> None:
     send(id="p", method="ping")
 
 
-def work(request: Any) -> None:
+def work(request: Any, arguments: dict[str, Any]) -> None:
     """Answer a call, or misbehave."""
     if MODE == "dies":
         os._exit(3)
@@ -102,7 +103,11 @@ def work(request: Any) -> None:
         for has_session in (True, False):
             command = f"trap '' TERM; exec -a '# {sys.argv[2]}' sleep 600"
             subprocess.Popen(["bash", "-c", command], start_new_session=has_session)
-        return
+        if arguments.get("value") != "answer":
+            return
+    if MODE == "shows":
+        shown = {"arguments": sys.argv[2:], "folder": str(pathlib.Path.cwd()), "pid": os.getpid()}
+        return send(id=request, result=text(json.dumps(shown)))
     send(id=request, result=text(f"worked as of {STARTED[0]}"))
 
 
@@ -150,7 +155,7 @@ def main() -> None:
             send(id=request, result={"tools": tools(cursor), **more})
         elif method == "tools/call":
             pending = request
-            work(request)
+            work(request, message["params"].get("arguments") or {})
         elif method is None:
             answered.append(f"{request} {'refused' if 'error' in message else 'granted'}")
             if len(answered) == 4:

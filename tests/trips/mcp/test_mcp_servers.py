@@ -16,7 +16,7 @@ import pytest
 import ramet
 from ramet.agent.history.pairing import INTERRUPTED
 from ramet.agent.hooks.hooks import hook
-from ramet.core.errors import DefinitionMissing, InvalidValue
+from ramet.core.errors import DefinitionMissing, InvalidValue, SpawnRefused
 from ramet.core.events import RunSpawned, ToolsLoaded
 from ramet.core.outcome import Status
 from ramet.host.serialize.recipes import agent_of, recipe
@@ -214,21 +214,23 @@ def reset_peak_kb(*, read_only: bool = False) -> int:
 
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_no_process_of_a_server_outlives_its_turn(tmp_path: pathlib.Path, backend: BackendName) -> None:
-    """Neither a run that is stopped in the middle of a call nor a killed kernel leaves what a server had started.
+    """Neither a run that is stopped in the middle of a call nor a killed kernel leaves what its servers had started.
 
     The next kernel goes on from the journal, and does not repeat the call.
     """
     mark = uuid.uuid4().hex
     script: dict[str, Any] = {
         "Begin!": [Call("Agent", {"subagent_type": "user", "prompt": "Play.", "run_in_background": True}), "Done."],
-        "Play.": [Call("mcp__calc__work", {}), "Never."],
+        "Play.": [Call("mcp__own__work", {"value": "answer"}), Call("mcp__calc__work", {}), "Never."],
     }
-    user = agent(server("plain", "leaves", mark))
+    user = agent(
+        server("plain", "leaves", mark), server("plain", "leaves", mark, name="own", policy={"memory_mb": 128})
+    )
     async with ramet.Session(
         ramet.ScriptedModel(script=script), agents=[user], cwd=tmp_path, backend=backend, unattended=True
     ) as session:
         await session.ask("Begin!")
-        await eventually(lambda: len(marked_processes(mark)) == 2, within_s=60)
+        await eventually(lambda: len(marked_processes(mark)) == 4, within_s=60)
         await session.handle("main/1").cancel()
 
         assert marked_processes(mark) == []
@@ -237,7 +239,7 @@ async def test_no_process_of_a_server_outlives_its_turn(tmp_path: pathlib.Path, 
     command = (sys.executable, "-m", "tests.trips.programs.mcp_kernel", str(tmp_path / "work"), backend, mark)
     kernel = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
     try:
-        await eventually(lambda: len(marked_processes(mark)) == 2, within_s=60)
+        await eventually(lambda: len(marked_processes(mark)) == 4, within_s=60)
     finally:
         kernel.kill()
         await kernel.wait()
@@ -247,8 +249,8 @@ async def test_no_process_of_a_server_outlives_its_turn(tmp_path: pathlib.Path, 
         model = ramet.ScriptedModel(["It was cut off."])
         [handle] = await runtime.resume(llm=model)
         assert (await handle.result()).value == "It was cut off."
-        assert tool_results(handle.run.context)[1:] == [INTERRUPTED]
-        assert model.requests[0].tools[-2:] == ("ToolSearch", "mcp__calc__work"), (
+        assert tool_results(handle.run.context)[2:] == [INTERRUPTED]
+        assert model.requests[0].tools[-3:] == ("ToolSearch", "mcp__calc__work", "mcp__own__work"), (
             "a tool that was found before the kill"
         )
 
@@ -343,6 +345,30 @@ async def test_a_model_reads_resources_of_its_servers(tmp_path: pathlib.Path, ba
     assert wrong == "error: ReadMcpResourceTool was called wrongly. uri: Field required."
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_server_has_a_sandbox_of_its_own(tmp_path: pathlib.Path, backend: BackendName) -> None:
+    """A policy gives it less than its agent has; it takes a part of the agent's memory, and never more rights."""
+    rights: dict[str, Any] = {"secrets": {"KEY": "k-12345", "OTHER": "o-12345"}, "env_vars": {"UNIT": "metres"}}
+    policy = ramet.Policy(readonly_mounts=POLICY.readonly_mounts, memory_mb=512, **rights)
+    own = server("plain", "shows", "${KEY}", "${UNIT:-none}", "${OTHER:-none}", name="own")
+    own["policy"] = {"secrets": ["KEY"], "allowed_env_vars": [], "env_vars": {}, "memory_mb": 128, "cpu_cores": 0.2}
+    large = server("plain", "shows", name="large", policy={"memory_mb": 450, "cpu_cores": 0.2})
+    broken = {"name": "broken", "command": "no-such-program", "policy": {"memory_mb": 64, "cpu_cores": 0.2}}
+    inside = server("plain", "shows", "${OTHER}", name="inside")
+    show = {each: Call(f"mcp__{each}__work", {"value": "/"}) for each in ("own", "inside")}
+    user = agent(own, inside, large, broken, policy=policy, tools=None)
+    done = await talk(tmp_path, backend, user, show["own"], show["inside"])
+
+    assert done.result.status is Status.COMPLETED, done.result.error
+    shown, shown_inside = (json.loads(each.removeprefix("ok: ")) for each in done.outputs)
+    assert shown["arguments"] == ["***", "none", "none"], "a secret, masked, and nothing else"
+    assert shown_inside["arguments"] == ["***"]
+    assert shown["folder"] != shown_inside["folder"]
+    notices = "\n".join(done.notices)
+    assert "the MCP server 'large' failed: spawn refused (memory_mb): the living children of main/1 share" in notices
+    assert "the MCP server 'broken' failed: the program 'no-such-program' could not be started" in notices
+
+
 async def test_what_cannot_have_servers_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent without a sandbox is refused before it starts, and so is one whose host lacks the client."""
     entry = {"name": "calc", "command": "calc"}
@@ -357,11 +383,20 @@ async def test_what_cannot_have_servers_is_refused(tmp_path: pathlib.Path, monke
 
     assert "mcp: 'calc' is not accepted; expected none for an agent that works in the host" in in_host
     assert "pip install 'ramet[mcp]'" in without_client
-    keyed = boxed.replace(mcp=[{**entry, "env": {"KEY": "k-123", "USER": "${USER}"}, "timeout_s": 5}])
+    fields: dict[str, Any] = {"timeout_s": 5, "policy": {"memory_mb": 64, "secrets": ["TOKEN"]}}
+    keyed = boxed.replace(mcp=[{**entry, "env": {"KEY": "k-123", "USER": "${USER}"}, **fields}])
     assert "k-123" not in str(recipe(keyed))
     assert agent_of(recipe(boxed), agents={}, model=lambda name: name).mcp == boxed.mcp
     assert agent_of(recipe(keyed), agents={"boxed": keyed}, model=lambda name: name).mcp == keyed.mcp
     with pytest.raises(DefinitionMissing, match="variables of the MCP server 'calc: KEY'"):
         agent_of(recipe(keyed), agents={"boxed": boxed}, model=lambda name: name)
+    wider = {**entry, "policy": {"allowed_endpoints": ["example.org:443"]}}
+    async with ramet.AgentRuntime(tmp_path) as runtime:
+        monkeypatch.delitem(sys.modules, "mcp")
+        with pytest.raises(SpawnRefused, match=r"policy\.allowed_endpoints"):
+            await runtime.spawn(boxed.replace(mcp=[wider], model=model), "Go.")
+    for wrong, field in {"memory": "memory", "env_vars": "env_vars", "secrets": "secrets"}.items():
+        with pytest.raises(InvalidValue, match=rf"mcp\.calc\.policy\.{field}"):
+            boxed.replace(mcp=[{**entry, "policy": {wrong: {"KEY": "k-123"}}}])
     with pytest.raises(InvalidValue, match="none for an agent that is a function"):
         ramet.Agent(name="plain", function=print, mcp=[entry])

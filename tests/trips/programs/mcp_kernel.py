@@ -1,4 +1,4 @@
-"""A kernel whose agent waits for its MCP server, which has started processes: `mcp_kernel FOLDER BACKEND MARK`."""
+"""A kernel whose agent waits for its MCP servers, which have started processes: `mcp_kernel FOLDER BACKEND MARK`."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from tests.trips.kits.mcp import agent, server
 
 async def main(folder: str, backend: Any, mark: str) -> None:
     """Work until it is killed."""
-    search = Call("ToolSearch", {"query": "work"})
-    model = ramet.ScriptedModel([search, Call("mcp__calc__work", {}), "Never."])
+    search, leave = Call("ToolSearch", {"query": "work"}), Call("mcp__own__work", {"value": "answer"})
+    model = ramet.ScriptedModel([search, leave, Call("mcp__calc__work", {}), "Never."])
+    servers = [server("plain", "leaves", mark), server("plain", "leaves", mark, name="own", policy={"memory_mb": 128})]
     async with ramet.AgentRuntime(folder, backend=backend) as runtime:
-        await runtime.run_agent(agent(server("plain", "leaves", mark), model=model, tool_search=True), prompt="Play.")
+        await runtime.run_agent(agent(*servers, model=model, tool_search=True), prompt="Play.")
 
 
 if __name__ == "__main__":

@@ -7,8 +7,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from msgspec import to_builtins
+
 from ramet.core.arguments import KnownFields, is_unicode
 from ramet.core.errors import InvalidValue
+from ramet.core.policy.policy import Policy, from_json
 
 PREFIX: Final = "mcp__"
 MAX_SERVERS: Final = 16  #: of one agent
@@ -38,6 +41,7 @@ class McpServer(metaclass=KnownFields):
     args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)  #: variables, besides those of the sandbox
     timeout_s: float = DEFAULT_TIMEOUT_S  #: for the answer to one call
+    policy: Policy | None = None  #: runs in a sandbox of its own, with these rights of its agent's and no others
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.match(self.name):
@@ -52,6 +56,9 @@ class McpServer(metaclass=KnownFields):
         if not is_number or not 0 < self.timeout_s <= MAX_TIMEOUT_S:
             raise InvalidValue(self._field("timeout_s"), seconds, f"seconds above 0, at most {MAX_TIMEOUT_S:g}")
 
+        if self.policy is not None:
+            _check_policy(self._field("policy"), self.policy)
+
     def _field(self, name: str) -> str:
         return f"mcp.{self.name}.{name}"
 
@@ -64,6 +71,8 @@ class McpServer(metaclass=KnownFields):
             data["env"] = dict(self.env)
         if self.timeout_s != DEFAULT_TIMEOUT_S:
             data["timeout_s"] = self.timeout_s
+        if self.policy is not None:
+            data["policy"] = to_builtins(self.policy)
         return data
 
     def as_record(self) -> dict[str, Any]:
@@ -94,6 +103,12 @@ def as_server(value: object) -> McpServer:
     if kind != "stdio" or remote is not None:
         accepted = "'stdio', with a command: servers at an address are not supported yet"
         raise InvalidValue(f"mcp.{fields.get('name', '?')}.{_TYPE if kind != 'stdio' else remote}", kind, accepted)
+    if isinstance(policy := fields.get("policy"), Mapping):
+        try:
+            fields["policy"] = from_json(policy)
+        except InvalidValue as problem:
+            field = f"mcp.{fields.get('name', '?')}.{problem.field}"
+            raise InvalidValue(field, problem.value, problem.accepted) from None
     return McpServer(**fields)
 
 
@@ -109,6 +124,16 @@ def as_servers(values: object) -> tuple[McpServer, ...]:
         if names.count(name) > 1:
             raise InvalidValue("mcp", name, "one server of each name")
     return servers
+
+
+def _check_policy(name: str, policy: object) -> None:
+    """Raise InvalidValue for a policy with values: an entry is recorded, and its values are in `env`."""
+    if not isinstance(policy, Policy):
+        raise InvalidValue(name, type(policy).__name__, "a policy, as a mapping of its fields")
+    if policy.env_vars:
+        raise InvalidValue(f"{name}.env_vars", sorted(policy.env_vars), "none: write them into env of the entry")
+    if isinstance(policy.secrets, Mapping) and any(each is not None for each in policy.secrets.values()):
+        raise InvalidValue(f"{name}.secrets", sorted(policy.secrets), "names of secrets of its agent, without values")
 
 
 def _texts(name: str, values: object) -> tuple[str, ...]:

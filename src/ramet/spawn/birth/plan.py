@@ -37,6 +37,7 @@ from ramet.spawn.grants import (
     composition_grant,
     narrowed_to,
     program_of,
+    server_grant,
     with_skills,
 )
 from ramet.spawn.mcp.server_connections import without_server_tools
@@ -236,7 +237,10 @@ def check_tools(tools: Sequence[BaseTool], is_inside: bool, services: TreePorts)
 
 
 def check_servers(agent: Agent, grant: Grant | None, services: TreePorts) -> None:
-    """Raise InvalidValue if an agent has MCP servers and no sandbox for them, and MissingExtra without their client."""
+    """Raise InvalidValue if an agent has MCP servers and no sandbox for them, and MissingExtra without their client.
+
+    Raises SpawnRefused if the policy of a server asks for a right that the agent lacks.
+    """
     if not agent.mcp:
         return
     names = ", ".join(each.name for each in agent.mcp_servers)
@@ -249,6 +253,9 @@ def check_servers(agent: Agent, grant: Grant | None, services: TreePorts) -> Non
     if services.mcp_client is None:
         raise InvalidValue("mcp", names, "none here: this tree has no client for MCP servers")
     services.mcp_client.check()
+    for each in agent.mcp_servers:
+        if each.policy is not None:
+            server_grant(each, grant)
 
 
 def system_messages(

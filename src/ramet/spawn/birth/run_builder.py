@@ -152,6 +152,7 @@ class RunBuilder:
         if agent.budget_note or (agent.budget_note is None and inherited):
             context.budget_note = partial(budget_note, run, self._register.limits)
         context.on_usage = run.count
+        run.sandbox.admit_server = partial(self._register.admission.holding, run)
         run.sandbox.on_process_change = partial(self._supervisor.time_stops.update, run)
         context.wait_without_time = partial(self._supervisor.time_stops.while_waiting, run)
         context.on_chunk = lambda chunk: self._pass_on(run, chunk)

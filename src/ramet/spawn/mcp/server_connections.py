@@ -96,9 +96,14 @@ class McpConnections:
         self._resources: ResourceTools | None = None  #: if the run may use resources of a server
         run.sandbox.server_prompts = self
 
-    async def connect(self, request: ConnectMcpServer, send: Callable[[bytes], Awaitable[None]]) -> None:
-        """Own the session with a server until the server ends. Raises McpServerFailed, ProtocolError."""
-        server, client = self._find(request.server), self._run.sandbox.mcp_client
+    async def connect(
+        self, request: ConnectMcpServer, send: Callable[[bytes], Awaitable[None]], *, sandbox: str = ""
+    ) -> None:
+        """Own the session with a server until the server ends. Raises McpServerFailed, ProtocolError.
+
+        `sandbox` is the name of the server whose own sandbox requests it; empty: the sandbox of the agent does.
+        """
+        server, client = self._find(request.server, sandbox), self._run.sandbox.mcp_client
         if server.is_connected:
             raise ProtocolError(f"a second connection to the MCP server {server.entry.name!r}")
         server.is_connected = True
@@ -118,14 +123,19 @@ class McpConnections:
         finally:
             server.fail("its connection was closed")
 
-    async def receive(self, request: PassMcpMessage, body: bytes) -> None:
+    async def end(self, name: str, reason: str) -> None:
+        """Take the end of the sandbox of a server."""
+        server = self._servers[name]
+        if not server.connection.done() and not self._run.context.abort.aborted:
+            server.has_failed = True
+            self._report(str(McpServerFailed(name, reason)))
+        server.fail(reason)
+
+    async def receive(self, request: PassMcpMessage, body: bytes, *, sandbox: str = "") -> None:
         """Take a message of a server, or its end. Raises McpServerFailed, ProtocolError."""
-        server = self._find(request.server)
+        server = self._find(request.server, sandbox)
         if request.end:
-            if not server.connection.done():
-                server.has_failed = True
-                self._report(str(McpServerFailed(server.entry.name, request.end)))
-            return server.fail(request.end)
+            return await self.end(server.entry.name, request.end)
         method = await (await server.wait_open()).receive(body)
         if method and method not in server.refused_methods and len(server.refused_methods) < _MAX_REFUSED:
             server.refused_methods.add(method)
@@ -291,9 +301,9 @@ class McpConnections:
         text, imitated = neutralise(result.text)
         return McpResult(f"{text}\n\n{FLAG}" if imitated else text, result.is_error), definitions
 
-    def _find(self, name: str) -> _ServerState:
+    def _find(self, name: str, sandbox: str) -> _ServerState:
         server = self._servers.get(name)
-        if server is None:
+        if server is None or (name if server.entry.policy is not None else "") != sandbox:
             raise ProtocolError(f"an MCP server that this run does not have: {name[:100]!r}")
         return server
 

@@ -65,7 +65,7 @@ class GuestRequests:
         self._unsettled_bytes = 0  #: bytes that the guest recorded and that are not on disk yet
         self._forwarded = ForwardedRequests(run)
         self._program = ProgramRequests(run) if run.agent.external is not None else None
-        self._mcp = McpConnections(run)
+        self.mcp = McpConnections(run)
         self._intention_gate = IntentionGate(run, step) if conversation is None else None  #: for functions only
         self.channel: GuestChannel | None = None
         self.sandbox = ""  #: globally unique id of the sandbox, if it can outlive its kernel
@@ -386,19 +386,19 @@ class GuestRequests:
             assert self.channel is not None
             await self.channel.send(host_to_guest.StreamChunk(id=request.id), message)
 
-        await self._mcp.connect(request, send)
+        await self.mcp.connect(request, send)
         return Reply()
 
     async def _pass_mcp_message(self, request: guest_to_host.PassMcpMessage, body: bytes) -> Reply:
-        await self._mcp.receive(request, body)
+        await self.mcp.receive(request, body)
         return Reply()
 
     async def _list_mcp_tools(self, _request: guest_to_host.ListMcpTools, _: bytes) -> Reply:
         self._require_conversation()
-        return Reply(None, await self._mcp.list_tools())
+        return Reply(None, await self.mcp.list_tools())
 
     async def _call_mcp_tool(self, request: guest_to_host.CallMcpTool, body: bytes) -> Reply:
-        result, definitions = await self._mcp.call(request, body)
+        result, definitions = await self.mcp.call(request, body)
         reply = answer_data.McpCallReply(is_error=result.is_error, definitions_size=len(definitions))
         return Reply(reply, result.text.encode("utf-8", "replace") + definitions)
 
