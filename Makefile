@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PIP_NO_INPUT := 1
 # Bytecode is kept, also where the environment says otherwise: tests start hundreds of interpreters, and each would compile ramet.
 export PYTHONDONTWRITEBYTECODE :=
-# SANDBOXES=half: each test that has several sandboxes runs in half of them (tests/support/half_of_sandboxes.py).
+# SANDBOXES=one: each test that has several sandboxes runs in one of them (tests/support/one_of_sandboxes.py).
 export RAMET_TEST_SANDBOXES := $(SANDBOXES)
 
 # $(call apt,packages): as root on Debian they are installed; elsewhere one line says what is missing.
@@ -62,8 +62,8 @@ lint: $(READY) ## format, lint, types, layers
 check: setup lint ## `make lint`, and the fast tests that a change concerns, of the working tree or SINCE a revision
 	$(BIN)/pytest -n $(JOBS) $(FAST) -q -x -m "not slow and not bench"
 
-test: setup ## every test, JOBS (4) at a time; SANDBOXES=half: each in half of its sandboxes
-	$(BIN)/pytest -n $(JOBS) -m "not bench and not chaos" $(ARGS)
+test: setup ## every test but those of test-agents, JOBS (4) at a time; SANDBOXES=one: each in one of its sandboxes
+	$(BIN)/pytest -n $(JOBS) -m "not bench and not chaos and not agents" $(ARGS)
 
 test-kubernetes: setup cluster-tools ## tests with pods: on a cluster of their own, or with KUBECONFIG and REGISTRY on yours
 	tests/cluster/cluster.sh run $(BIN)/pytest -n 3 -m kubernetes tests/kubernetes $(ARGS)

@@ -68,14 +68,15 @@ def pytest_collection() -> Generator[None, object, object]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Skip the tests that need a cluster, or programs of other makers, which are not here.
 
-    A KUBECONFIG alone may be of a cluster that is in use. With RAMET_TEST_SANDBOXES=half, each test runs in half of its
-    sandboxes: see `tests.support.half_of_sandboxes`.
+    A KUBECONFIG alone may be of a cluster that is in use. With RAMET_TEST_SANDBOXES=one, each test runs in one of its
+    sandboxes: see `tests.support.one_of_sandboxes`.
     """
-    half = os.environ.pop("RAMET_TEST_SANDBOXES", "all")  # for these tests only, not for suites that they start
-    if half != "all":
-        from tests.support.half_of_sandboxes import left_out
+    choice = os.environ.pop("RAMET_TEST_SANDBOXES", "all")  # for these tests only, not for suites that they start
+    if choice != "all":
+        from tests.support.one_of_sandboxes import left_out
 
-        deselected = left_out((item.nodeid for item in items), half)
+        deselected = left_out((item.nodeid for item in items), choice)
+        deselected |= {item.nodeid for item in items if item.get_closest_marker("larger")}
         config.hook.pytest_deselected(items=[item for item in items if item.nodeid in deselected])
         items[:] = [item for item in items if item.nodeid not in deselected]
     if not (os.environ.get("KUBECONFIG") and os.environ.get("REGISTRY")):

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import pathlib
 import signal
 import sys
+import threading
 from datetime import datetime, timedelta
 
 from ramet import Agent, AgentRuntime, Policy
@@ -87,7 +87,7 @@ async def _tell_end(handle: Handle) -> None:
 
 
 def _stop() -> None:
-    os.kill(os.getpid(), signal.SIGSTOP)
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # this very thread, before its next line
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ REMOTE = "tests.support.machines:MachineBackend"
 ORDINARY = own_user()
 PROJECT = pathlib.Path(__file__).parents[2]
 #: In half of the sandboxes, an ordinary user's backend keeps the promises that root's does not show.
-OTHER_HALF = {"RAMET_TEST_SANDBOXES": "other-half"} if os.environ.get("RAMET_TEST_SANDBOXES") == "half" else {}
+ANOTHER = {"RAMET_TEST_SANDBOXES": "another"} if os.environ.get("RAMET_TEST_SANDBOXES") == "one" else {}
 BY_NAME = {check.__name__: check for check in CHECKS}
 
 
@@ -65,7 +65,7 @@ def test_a_backend_keeps_the_contract_for_an_ordinary_user(
                 "HOME": str(scratch),
                 "TMPDIR": str(scratch),
                 "PYTHONDONTWRITEBYTECODE": "1",
-                **OTHER_HALF,
+                **ANOTHER,
             },
             capture_output=True,
             text=True,

@@ -70,7 +70,9 @@ def fan_out(children: int) -> Any:
     return answer
 
 
-@pytest.mark.parametrize(("children", "which"), [(100, "anthropic"), (1_000, "openai")])
+@pytest.mark.parametrize(
+    ("children", "which"), [(100, "anthropic"), pytest.param(1_000, "openai", marks=pytest.mark.larger)]
+)
 async def test_a_limit_of_five_calls_sends_five_requests(children: int, which: str) -> None:
     """Many concurrent children send exactly 5 HTTP requests, and the last one is the root's last answer."""
     async with provider(fan_out(children)) as server:

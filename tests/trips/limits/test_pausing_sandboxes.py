@@ -116,7 +116,7 @@ async def test_calls_of_a_reply_in_a_sandbox_wait_together(tmp_path: pathlib.Pat
         assert session.context.budget.spent_amount("tool_calls") == 2
 
 
-@pytest.mark.parametrize("count", [20, pytest.param(1_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [20, pytest.param(1_000, marks=[pytest.mark.slow, pytest.mark.larger])])
 async def test_many_paused_conversations_hold_no_process(tmp_path: pathlib.Path, count: int) -> None:
     """Fewer processes are left than conversations of one batch; a raise of each of twenty lets these answer."""
     others = len(psutil.Process().children(recursive=True))  #: of other tests: servers

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import sys
+import threading
 
 from ramet.core.errors import StoreFailed
 from ramet.store.postgres import PostgresStore
@@ -17,7 +17,8 @@ _put = PostgresTables.put
 
 def _stop_and_put(tables: PostgresTables, kind: str, key: str, data: bytes, expected: int | None) -> object:
     PostgresTables.put = _put  # type: ignore[method-assign]
-    os.kill(os.getpid(), signal.SIGSTOP)
+    # To this very thread: one to the process may be taken by another thread a while later, after the commit.
+    signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)
     return _put(tables, kind, key, data, expected)
 
 
