@@ -1,4 +1,4 @@
-"""What an agent finds at its MCP servers: tools, when there are many, and resources."""
+"""What an agent finds at its MCP servers: tools, when there are many, resources and prompts."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import json
 import pathlib
 from typing import Any
 
+import pytest
+
+import ramet
 from ramet.agent.hooks.hooks import hook
+from ramet.core.errors import McpServerFailed, Unknown
+from ramet.host.sessions.server_prompts import started_servers
 from ramet.models.scripted.dialogue import Call
 from tests.trips.kits.isolated import BackendName, usual_backend
-from tests.trips.kits.mcp import agent, server, talk
+from tests.trips.kits.mcp import POLICY, agent, server, talk
 
 backend = usual_backend
 #: Names of more tools than a model may find.
@@ -106,3 +111,26 @@ async def test_a_model_reads_resources_of_its_servers(tmp_path: pathlib.Path, ba
     assert missing.startswith("error: the MCP server 'calc' failed: error -")
     assert plain == "ok: [resource plain://text]\nThe text."
     assert wrong == "error: ReadMcpResourceTool was called wrongly. uri: Field required."
+
+
+async def test_a_program_reads_prompts_of_servers(tmp_path: pathlib.Path, backend: BackendName) -> None:
+    """Servers of both eras render them with arguments; one that cannot says why, and one without prompts has none."""
+    servers = [server("calculator"), server("plain", "offers", name="plain"), server("plain", "changes", name="none")]
+    async with (
+        ramet.AgentRuntime(tmp_path, backend=backend) as runtime,
+        started_servers(runtime, servers, POLICY) as prompts,
+    ):
+        listed = {each: await prompts.list_prompts(each) for each in ("calc", "plain", "none")}
+        review = await prompts.render_prompt("calc", "review", {"total": "5"})
+        greeting = await prompts.render_prompt("plain", "greet", {"who": "Ada"})
+        with pytest.raises(McpServerFailed, match="the MCP server 'calc' failed: error -"):
+            await prompts.render_prompt("calc", "absent", {})
+        with pytest.raises(Unknown, match="calc, plain, none"):
+            await prompts.list_prompts("absent")
+
+    total, style = listed["calc"][0].arguments
+    assert [(each.name, each.is_required) for each in (total, style)] == [("total", True), ("style", False)]
+    assert [each.name for each in listed["plain"]] == ["greet"]
+    assert listed["none"] == ()
+    assert review == "Is 5 right? Answer in plain words."
+    assert greeting == "user:\nGreet Ada.\x1b[2J\n\nassistant:\nHello Ada!"

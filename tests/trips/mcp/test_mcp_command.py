@@ -46,12 +46,10 @@ def test_a_folder_lists_and_tries_its_servers(tmp_path: pathlib.Path, capsys: py
 
 
 def test_a_folder_shows_the_prompts_of_its_servers(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are listed with their arguments, or printed as text that cannot control a terminal, in both eras."""
-    for name in ("plain.py", "calculator.py"):
-        shutil.copy(PROGRAMS / name, tmp_path)
-    calc = {"command": sys.executable, "args": [str(tmp_path / "calculator.py")]}
+    """They are listed with their arguments, or printed as text; neither controls a terminal."""
+    shutil.copy(PROGRAMS / "plain.py", tmp_path)
     plain = {"command": sys.executable, "args": [str(tmp_path / "plain.py"), "offers"]}
-    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"plain": plain, "calc": calc}}))
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"plain": plain}}))
     assert main(["trust", str(tmp_path)]) == 0
     capsys.readouterr()
 
@@ -60,7 +58,7 @@ def test_a_folder_shows_the_prompts_of_its_servers(tmp_path: pathlib.Path, capsy
         printed = capsys.readouterr()
         return status, (printed.out + printed.err).splitlines()
 
-    assert prompts("calc") == (0, ["review  total= [style=]  Review a sum."])
+    assert prompts("plain") == (0, ["greet  who=  Greets"])
     assert prompts("plain", "greet", "who=Ada") == (0, ["user:", "Greet Ada.", "", "assistant:", "Hello Ada!"])
     status, [error] = prompts("plain", "greet", "Ada")
     assert (status, "argument: 'Ada' is not accepted; expected NAME=VALUE, each name once" in error) == (2, True)

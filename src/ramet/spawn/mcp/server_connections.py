@@ -34,6 +34,8 @@ from ramet.wire.values.json_object import json_object
 
 #: Tools of all servers that the model of a run sees, and bytes of their definitions: parts of every request to it.
 MAX_TOOLS, MAX_DEFINITION_BYTES = 100, 256 * 1024
+#: Tools of all servers that are looked at, whether the agent may use them or not.
+MAX_LISTED: Final = 4_000
 MAX_ARGUMENTS: Final = 1024 * 1024
 #: Seconds until all servers have listed their tools, or have failed.
 WAIT_S: Final = 90.0
@@ -205,7 +207,9 @@ class McpConnections:
         self._origins.clear()
         own_names = {each.name for each in self._run.context.tools}
         left_out: list[_LeftOut] = []
+        remaining = MAX_LISTED
         for server, listed in listed_tools:
+            listed, remaining = listed[:remaining], max(0, remaining - len(listed))
             for each in listed:
                 name = server.entry.tool_name(each.name)
                 if not allows_server_tool(self._run.agent, server.entry, name):
