@@ -218,8 +218,8 @@ def _agents(add: Add) -> None:
 def _mcp(add: Add) -> None:
     mcp = add(
         "mcp",
-        "list|test|prompts [--dir DIR]",
-        "list the MCP servers of a folder, or try one",
+        "list|test|prompts|login|logout [--dir DIR]",
+        "list the MCP servers of a folder, try one, or log in there",
         description="The MCP servers that the files of a folder name: .mcp.json, and agent files.",
         bare=True,
     )
@@ -233,8 +233,21 @@ def _mcp(add: Add) -> None:
     prompts_verb.add_argument("name", type=parse_name, metavar="NAME", help="the server")
     prompts_verb.add_argument("prompt", nargs="?", metavar="PROMPT", help="the prompt whose text is printed")
     prompts_verb.add_argument("arguments", nargs="*", metavar="KEY=VALUE", help="its arguments")
-    for verb in (list_verb, test_verb, prompts_verb):
+    text = "log in at the address of a server (OAuth), and keep the login in your own folder, for your runs"
+    login_verb = each("mcp login", "NAME [--no-browser]", text, description=text, bare=True)
+    login_verb.add_argument("name", type=parse_name, metavar="NAME", help="the server")
+    login_verb.add_argument(
+        "--no-browser",
+        dest="browser",
+        action="store_false",
+        help="only print the link, and read the address to which the browser is sent",
+    )
+    text = "remove the login at the address of a server"
+    logout_verb = each("mcp logout", "NAME", text, description=text, bare=True)
+    logout_verb.add_argument("name", type=parse_name, metavar="NAME", help="the server")
+    for verb in (list_verb, test_verb, prompts_verb, login_verb, logout_verb):
         verb.add_argument("--dir", type=parse_folder, default=".", help="the folder (default: this one)")
+    for verb in (list_verb, test_verb, prompts_verb):
         verb.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 

@@ -173,6 +173,15 @@ class ToolEnded(Event, frozen=True, kw_only=True, tag="tool_ended"):
     spilled_to: str | None = None
 
 
+class ToolProgressed(Event, frozen=True, kw_only=True, tag="tool_progressed"):
+    """A server reported how far a call is: `done`, in units of its own, of `total` if that is known."""
+
+    tool: str
+    done: float
+    total: float | None = None
+    text: str = ""
+
+
 class MailPushed(Event, frozen=True, kw_only=True, tag="mail_pushed"):
     """Mail for this run was accepted."""
 
@@ -409,7 +418,7 @@ class ThresholdCrossed(Event, frozen=True, kw_only=True, tag="threshold_crossed"
 
 
 class EndpointAsked(Event, frozen=True, kw_only=True, tag="endpoint_asked"):
-    """A sandbox tried to reach an endpoint, and was allowed or denied."""
+    """A sandbox, or the host for a server of its run, tried to reach an endpoint, and was allowed or denied."""
 
     host: str
     port: int
@@ -470,6 +479,7 @@ AnyEvent = (
     | MessageRecorded
     | ToolStarted
     | ToolEnded
+    | ToolProgressed
     | MailPushed
     | MailDelivered
     | ClampEvent

@@ -7,6 +7,7 @@ channel accepts it. If the host reads nothing at all, the channel is closed befo
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 from collections.abc import AsyncGenerator, Callable
 from typing import Any, NamedTuple, Protocol, TypeVar
@@ -111,6 +112,13 @@ class AsyncChannel(asyncio.Protocol):
         """
         return await self._ask(kind, body, fields, lambda piece: None)
 
+    async def ask_resettable(self, kind: type[Request], body: bytes = b"", **fields: Any) -> RawAnswer:
+        """Send a request, and wait for the answer; if this is cancelled, the host ends its work.
+
+        Raises the host's error, or Aborted if the host has ended.
+        """
+        return await self._ask(kind, body, fields, lambda piece: None, resets=True)
+
     async def pieces(self, kind: type[Request], body: bytes = b"", **fields: Any) -> AsyncGenerator[bytes | RawAnswer]:
         """Send a request; yield the pieces as they arrive, then the answer.
 
@@ -141,7 +149,13 @@ class AsyncChannel(asyncio.Protocol):
         return await asyncio.shield(end)
 
     async def _ask(
-        self, kind: type[Request], body: bytes, fields: dict[str, Any], on_piece: Callable[[bytes], None]
+        self,
+        kind: type[Request],
+        body: bytes,
+        fields: dict[str, Any],
+        on_piece: Callable[[bytes], None],
+        *,
+        resets: bool = False,
     ) -> RawAnswer:
         await self._may_write.wait()
         self._last_id += 1
@@ -150,6 +164,11 @@ class AsyncChannel(asyncio.Protocol):
         try:
             self.send(kind(id=number, **fields), body)
             return await waiting.answer
+        except asyncio.CancelledError:
+            if resets:
+                with contextlib.suppress(Aborted):
+                    self.send(guest_to_host.ResetStream(request=number))
+            raise
         finally:
             self._waiting.pop(number, None)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pathlib
 import tempfile
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -198,9 +198,15 @@ class ChannelHooks:
 
 
 async def approve(
-    link: AsyncChannel, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]
+    link: AsyncChannel,
+    context: ToolUseContext,
+    *,
+    tool: str,
+    question: str,
+    args: dict[str, Any],
+    check: Callable[[str], object] | None = None,
 ) -> Approval:
-    """Ask a person for an approval; only an explicit yes allows the call."""
+    """Ask a person for an approval; only an explicit yes allows the call. No text can be asked for."""
     call = current_call.get()
     call_id = call.call_id if call is not None else None
     shown_args = args if len(msgspec.json.encode(sanitize(args))) <= MAX_SHOWN else {}  # The host has them, too.

@@ -73,6 +73,8 @@ class ApprovalAnswer(NamedTuple):
     reason: str = ""
 
 
+#: Raises InvalidValue for a text that is no answer to a question which asks for one.
+CheckAnswer = Callable[[str], object]
 #: Records an event of the run that asked.
 EmitEvent = Callable[..., Event]
 
@@ -83,6 +85,7 @@ class _PendingEntry(NamedTuple):
     entry: Pending
     future: asyncio.Future[ApprovalAnswer]
     emit: EmitEvent
+    check: CheckAnswer | None = None
 
 
 class _RestoredEntry(NamedTuple):
@@ -160,11 +163,15 @@ class Inbox:
 
         Raises Unknown if the question is not (or no longer) pending: a second answer changes nothing. A limit that was
         raised by this id is not raised again. Raises BudgetExceeded if the scope above a limit has not that much free.
+        Raises InvalidValue if the question asks for a text, as a form does, and the reason is none; then it stays.
 
         The answer is appended to the journal before this returns: any process that resumes the run has it.
         """
         if not isinstance(allowed, bool):
             raise InvalidValue("allowed", allowed, "True or False")
+        pending = self._pending_entries.get(approval_id)
+        if pending is not None and allowed and pending.check is not None:
+            pending.check(reason)  # Otherwise the question stays.
         question: _PendingEntry | _RestoredEntry | None = self._pending_entries.pop(approval_id, None)
         restored_entry = self._restored_entries.get(approval_id)
         if question is None and restored_entry is not None and self._can_be_answered(restored_entry):
@@ -225,10 +232,18 @@ class Inbox:
                 if each.answer is None and not each.future.done():
                     each.emit(ApprovalAnswered, approval_id=id, allowed=False, reason=WITHDRAWN)
 
-    async def ask(self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]) -> Approval:
+    async def ask(
+        self,
+        context: ToolUseContext,
+        *,
+        tool: str,
+        question: str,
+        args: dict[str, Any],
+        check: CheckAnswer | None = None,
+    ) -> Approval:
         """Return an approval only if a PermissionRequest hook, the approver or a person approves before the deadline.
 
-        A denial has the reason that was given for it.
+        A denial has the reason that was given for it. With `check`, an approval has a text, too: what a person wrote.
 
         Raises Aborted if the run is stopped; the question then leaves the inbox. So it does if this is cancelled.
         """
@@ -249,7 +264,7 @@ class Inbox:
             entry, future = restored_entry.entry, restored_entry.future
         answer = ApprovalAnswer(False, WITHDRAWN)
         if decision is None and not future.done():  # Before the question is announced, so that its readers can answer.
-            self._pending_entries[entry.id] = _PendingEntry(entry, future, context.emit)
+            self._pending_entries[entry.id] = _PendingEntry(entry, future, context.emit, check)
         try:
             if restored_entry is None:  # Otherwise it was announced and is recorded.
                 context.emit(
@@ -261,7 +276,7 @@ class Inbox:
                     call_id=call.call_id if call is not None else None,
                 )
             answer = future.result() if future.done() else decision or await self._wait(context, entry, future)
-            return _approval(answer)
+            return _approval(answer, has_text=check is not None)
         except Aborted:
             answer = ApprovalAnswer(False, "the run was stopped")
             raise
@@ -404,8 +419,10 @@ async def _ask_approver(approver: Approver, entry: Pending) -> ApprovalAnswer:
     return ApprovalAnswer(result is True, BY_APPROVER)
 
 
-def _approval(answer: ApprovalAnswer) -> Approval:
+def _approval(answer: ApprovalAnswer, *, has_text: bool = False) -> Approval:
     """Return an answer as the model may read it: the text of an error of the host's code is only recorded."""
+    if answer.is_allowed and has_text and answer.reason not in (BY_HOOK, BY_APPROVER):
+        return Approval(True, answer.reason)
     if answer.is_allowed or answer.reason in (BY_HOOK, BY_APPROVER):
         return Approval(answer.is_allowed)
     reason = APPROVER_FAILED if answer.reason.startswith(APPROVER_FAILED) else answer.reason

@@ -91,7 +91,8 @@ class RunSandbox:
     #: Targets of the mounts of the operator's grant above it, or of its own, at that time (`ramet.isolation.mounts`).
     mount_roots: Mapping[str, str] = field(default_factory=dict)
     forwarding: OpenForwarding | None = None  #: for the model requests of a program in it
-    mcp_client: McpClient | None = None  #: for the servers that run in it
+    mcp_client: McpClient | None = None  #: for the servers of its run
+    variables: Callable[[], Mapping[str, str]] = dict  #: returns its variables
     #: Holds a place for the sandbox of one of these servers. Raises SpawnRefused if there is no room.
     admit_server: Callable[[ResourceShare], AbstractContextManager[None]] | None = None
     server_prompts: ServerPrompts | None = None  #: of the servers of its current process, or of its last one

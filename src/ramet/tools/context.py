@@ -169,9 +169,18 @@ class Approve(Protocol):
     """The request for a person's approval."""
 
     def __call__(
-        self, context: ToolUseContext, *, tool: str, question: str, args: dict[str, Any]
+        self,
+        context: ToolUseContext,
+        *,
+        tool: str,
+        question: str,
+        args: dict[str, Any],
+        check: Callable[[str], object] | None = None,
     ) -> Awaitable[Approval]:
-        """Return an approval only if a person approved before the deadline."""
+        """Return an approval only if a person approved before the deadline.
+
+        With `check`, which raises InvalidValue, a person has to answer with a text, which is its reason.
+        """
 
 
 class Safety(Protocol):

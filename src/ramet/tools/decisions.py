@@ -19,7 +19,7 @@ class Approval(NamedTuple):
     """A person's decision on a call; as a condition it is `is_allowed`."""
 
     is_allowed: bool
-    reason: str = ""  #: for the model, with a denial
+    reason: str = ""  #: for the model, with a denial; or the text of the answer, to a question that asks for one
 
     def __bool__(self) -> bool:
         return self.is_allowed is True

@@ -75,7 +75,7 @@ def ask_for_everything() -> None:
     send(id="p", method="ping")
 
 
-def work(request: Any, arguments: dict[str, Any]) -> None:
+def work(request: Any, arguments: dict[str, Any], token: Any = None) -> None:
     """Answer a call, or misbehave."""
     if MODE == "dies":
         os._exit(3)
@@ -97,6 +97,13 @@ def work(request: Any, arguments: dict[str, Any]) -> None:
     if MODE == "asks":
         ask_for_everything()
         return  # `main` answers once all four are answered.
+    if MODE == "reports":
+        for step in range(40):
+            params = {"progressToken": token, "progress": step, "total": 40, "message": "on \u001b[31mits way"}
+            send(method="notifications/progress", params=params)
+        schema = {"type": "object", "properties": {"sure": {"type": "boolean"}}}
+        send(id="e", method="elicitation/create", params={"message": "Sure?", "requestedSchema": schema})
+        return
     if MODE == "wrong":
         send(id=request, result={"content": [{"type": "text", "text": {"no": "text"}}]})
     if MODE == "leaves":
@@ -104,6 +111,7 @@ def work(request: Any, arguments: dict[str, Any]) -> None:
             command = f"trap '' TERM; exec -a '# {sys.argv[2]}' sleep 600"
             subprocess.Popen(["bash", "-c", command], start_new_session=has_session)
         if arguments.get("value") != "answer":
+            send(id="e", method="elicitation/create", params={"message": "Sure?", "requestedSchema": SCHEMA})
             return
     if MODE == "shows":
         shown = {"arguments": sys.argv[2:], "folder": str(pathlib.Path.cwd()), "pid": os.getpid()}
@@ -155,9 +163,16 @@ def main() -> None:
             send(id=request, result={"tools": tools(cursor), **more})
         elif method == "tools/call":
             pending = request
-            work(request, message["params"].get("arguments") or {})
+            meta = message["params"].get("_meta", {})
+            work(request, message["params"].get("arguments") or {}, meta.get("progressToken"))
+        elif method == "notifications/cancelled" and MODE == "hangs" and len(sys.argv) > 2:
+            with pathlib.Path(sys.argv[2]).open("a") as file:
+                file.write(f"cancelled {message['params']['requestId'] == pending}\n")
         elif method is None:
-            answered.append(f"{request} {'refused' if 'error' in message else 'granted'}")
+            if MODE == "reports":
+                send(id=pending, result=text(json.dumps(message["result"])))
+            outcome = "refused" if "error" in message else message["result"].get("action", "granted")
+            answered.append(f"{request} {outcome}")
             if len(answered) == 4:
                 send(id=pending, result=text(", ".join(sorted(answered))))
         elif request is not None and (answer := offered(method, message.get("params") or {})) is not None:

@@ -65,7 +65,11 @@ async def test_agents_of_a_server_name_its_mcp_servers(tmp_path: pathlib.Path, b
 @pytest.mark.parametrize(
     ("entry", "field"),
     [
-        ("{}", "mcpServers.mine.command"),
+        ("{}", "mcpServers.mine.type"),
+        (
+            "{url: 'https://a.example/mcp', headers: {Authorization: Bearer sk-secret-part-of-some-length}}",
+            "mcpServers.mine.headers.Authorization",
+        ),
         ("calc", "mcpServers.mine"),
         ("{command: calc, name: other}", "mcpServers.mine.name"),
         ("{command: calc, shell: true}", "mcpServers.mine.shell"),

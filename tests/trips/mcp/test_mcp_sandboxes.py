@@ -13,6 +13,7 @@ import pytest
 
 import ramet
 from ramet.agent.history.pairing import INTERRUPTED
+from ramet.core.events import ApprovalAsked
 from ramet.core.outcome import Status
 from ramet.models.scripted.dialogue import Call
 from ramet.tools.context import ToolUseContext
@@ -55,7 +56,7 @@ async def test_a_server_has_a_sandbox_of_its_own(tmp_path: pathlib.Path, backend
 async def test_no_process_of_a_server_outlives_its_turn(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """Neither a run that is stopped in the middle of a call nor a killed kernel leaves what its servers had started.
 
-    The next kernel goes on from the journal, and does not repeat the call.
+    The next kernel goes on from the journal, and does not repeat the call, nor what the server had asked a person.
     """
     mark = uuid.uuid4().hex
     script: dict[str, Any] = {
@@ -76,8 +77,10 @@ async def test_no_process_of_a_server_outlives_its_turn(tmp_path: pathlib.Path, 
 
     mark = uuid.uuid4().hex
     command = (sys.executable, "-m", "tests.trips.programs.mcp_kernel", str(tmp_path / "work"), backend, mark)
-    kernel = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
+    kernel = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     try:
+        assert kernel.stdout is not None
+        assert await asyncio.wait_for(kernel.stdout.readline(), 60) == b"asked\n"
         await eventually(lambda: len(marked_processes(mark)) == 4, within_s=60)
     finally:
         kernel.kill()
@@ -89,6 +92,7 @@ async def test_no_process_of_a_server_outlives_its_turn(tmp_path: pathlib.Path, 
         [handle] = await runtime.resume(llm=model)
         assert (await handle.result()).value == "It was cut off."
         assert tool_results(handle.run.context)[2:] == [INTERRUPTED]
+        assert not [each async for each in handle.events() if isinstance(each, ApprovalAsked)], "asked again"
         assert model.requests[0].tools[-3:] == ("ToolSearch", "mcp__calc__work", "mcp__own__work"), (
             "a tool that was found before the kill"
         )

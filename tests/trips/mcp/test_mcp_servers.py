@@ -159,7 +159,7 @@ async def test_a_server_that_misbehaves_costs_its_own_calls(tmp_path: pathlib.Pa
     assert outputs["floods"] == "ok: worked as of 2025-11-25"
     assert outputs["garbage"] == failed.format("garbage") + "the program wrote a message that is no JSON"
     assert outputs["changes"] == outputs["changes again"] == outputs["floods"]
-    assert outputs["asks"] == "ok: e refused, p granted, r refused, s refused"
+    assert outputs["asks"] == "ok: e decline, p granted, r refused, s refused"
     assert outputs["wrong"].startswith(failed.format("wrong") + "its answer is none of the protocol: content.0")
     assert outputs["lies"] == outputs["floods"]
     assert [name for name in (each.name for each in done.tools) if "lies" in name] == [

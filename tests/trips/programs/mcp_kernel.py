@@ -1,4 +1,7 @@
-"""A kernel whose agent waits for its MCP servers, which have started processes: `mcp_kernel FOLDER BACKEND MARK`."""
+"""A kernel whose agent waits for its MCP servers, which have started processes: `mcp_kernel FOLDER BACKEND MARK`.
+
+It prints a line once a server has asked a person.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import sys
 from typing import Any
 
 import ramet
+from ramet.core.events import ApprovalAsked
 from ramet.models.scripted.dialogue import Call
 from tests.trips.kits.mcp import agent, server
 
@@ -17,7 +21,11 @@ async def main(folder: str, backend: Any, mark: str) -> None:
     model = ramet.ScriptedModel([search, leave, Call("mcp__calc__work", {}), "Never."])
     servers = [server("plain", "leaves", mark), server("plain", "leaves", mark, name="own", policy={"memory_mb": 128})]
     async with ramet.AgentRuntime(folder, backend=backend) as runtime:
-        await runtime.run_agent(agent(*servers, model=model, tool_search=True), prompt="Play.")
+        handle = await runtime.spawn(agent(*servers, model=model, tool_search=True), "Play.")
+        async for event in handle.events():
+            if isinstance(event, ApprovalAsked):
+                sys.stdout.write("asked\n")
+                sys.stdout.flush()
 
 
 if __name__ == "__main__":

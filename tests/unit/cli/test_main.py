@@ -20,6 +20,8 @@ HELPS = {
     "mcp list": "help-mcp-list",
     "mcp test": "help-mcp-test",
     "mcp prompts": "help-mcp-prompts",
+    "mcp login": "help-mcp-login",
+    "mcp logout": "help-mcp-logout",
     "trust": "help-trust",
     "config": "help-config",
     "config check": "help-config-check",

@@ -1,4 +1,4 @@
-"""`ramet mcp list|test|prompts`: the MCP servers that a folder's files name, and what one of them offers."""
+"""`ramet mcp list|test|prompts|login|logout`: the MCP servers that a folder's files name, and what they offer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langchain_core.tools import BaseTool
 from rich.text import Text
@@ -19,6 +19,7 @@ from ramet.agent.definition import Agent
 from ramet.agent.files.definitions import Definitions
 from ramet.agent.files.mcp_file import MCP_FILE, read_server_file
 from ramet.agent.files.trust import is_trusted
+from ramet.cli.commands.mcp_login import login, logout
 from ramet.cli.paths import display_path, user_dir
 from ramet.cli.project import load
 from ramet.cli.render.console import console
@@ -47,18 +48,27 @@ def mcp(options: Namespace) -> int:
     """Run the verb. Raises Unknown, and RametError for a server that has no tools."""
     definitions = load(options.dir)
     rows = list(_rows(options.dir, definitions))
-    if options.verb == "test":
-        return _test(options, rows)
-    if options.verb == "prompts":
-        return _prompts(options, rows)
+    match options.verb:
+        case "test":
+            return _test(options, rows)
+        case "prompts":
+            return _prompts(options, rows)
+        case "login":
+            return login(_usable(options, rows).server, has_browser=options.browser)
+        case "logout":
+            return logout(_named(options, rows).server)
     for row in rows:
         if options.json:
             data = {"name": row.server.name, "place": row.place, "usable": row.is_usable}
-            print(json.dumps({**data, "command": [row.server.command, *row.server.args]}))
+            print(json.dumps({**data, **_reach(row.server)}))
         else:
-            command = shlex.join([row.server.command, *row.server.args])
-            _print(row.server.name, row.place, command, *([] if row.is_usable else [WAITS]))
+            reach = row.server.url or shlex.join([row.server.command, *row.server.args])
+            _print(row.server.name, row.place, reach, *([] if row.is_usable else [WAITS]))
     return 0
+
+
+def _reach(server: McpServer) -> dict[str, Any]:
+    return {"url": server.url} if server.url else {"command": [server.command, *server.args]}
 
 
 def _rows(folder: Path, definitions: Definitions) -> Iterator[_Row]:
@@ -71,28 +81,36 @@ def _rows(folder: Path, definitions: Definitions) -> Iterator[_Row]:
         )
 
 
-def _server(options: Namespace, rows: list[_Row]) -> McpServer:
-    """Return the server of a name. Raises Unknown, and McpServerFailed for one that waits for trust."""
+def _named(options: Namespace, rows: list[_Row]) -> _Row:
     row = next((each for each in rows if each.server.name == options.name), None)
     if row is None:
         raise Unknown("MCP server", options.name, tuple(dict.fromkeys(each.server.name for each in rows)))
+    return row
+
+
+def _usable(options: Namespace, rows: list[_Row]) -> _Row:
+    row = _named(options, rows)
     if not row.is_usable:
         raise McpServerFailed(options.name, f"not started: ramet trust {display_path(options.dir)}")
-    return row.server
+    return row
 
 
-def _policy(options: Namespace) -> Policy:
-    return Policy(readonly_mounts=(str(options.dir.resolve()),), memory_mb=MEMORY_MB)
+def _policy(options: Namespace, server: McpServer) -> Policy:
+    endpoints = (server.endpoint,) if server.url else ()  # It was named by who typed the command.
+    return Policy(
+        readonly_mounts=(str(options.dir.resolve()),), memory_mb=MEMORY_MB, allowed_endpoints=endpoints or None
+    )
 
 
 def _prompts(options: Namespace, rows: list[_Row]) -> int:
     from ramet.cli.commands.mcp_prompts import as_data, cells, list_prompts, print_prompt
 
-    server = _server(options, rows)
+    server = _usable(options, rows).server
+    policy = _policy(options, server)
     if options.prompt is not None:
-        print_prompt(options, server, _policy(options))
+        print_prompt(options, server, policy)
         return 0
-    for each in list_prompts(server, _policy(options)):
+    for each in list_prompts(server, policy):
         if options.json:
             print(json.dumps(as_data(each)))
         else:
@@ -101,7 +119,8 @@ def _prompts(options: Namespace, rows: list[_Row]) -> int:
 
 
 def _test(options: Namespace, rows: list[_Row]) -> int:
-    for tool in asyncio.run(_list_tools(_server(options, rows), _policy(options))):
+    server = _usable(options, rows).server
+    for tool in asyncio.run(_list_tools(server, _policy(options, server))):
         if options.json:
             print(json.dumps({"name": tool.name, "description": tool.description, "parameters": tool.args_schema}))
         else:
@@ -115,7 +134,7 @@ async def _list_tools(server: McpServer, policy: Policy) -> list[BaseTool]:
         name="test", model=ScriptedModel(["Done."]), mcp=[server], tools=[f"mcp__{server.name}"], policy=policy
     )
     with tempfile.TemporaryDirectory() as scratch:
-        async with AgentRuntime(scratch) as runtime:
+        async with AgentRuntime(scratch, user_dir=user_dir()) as runtime:
             handle = await runtime.spawn(agent, "List your tools.")
             result = await handle.result()
             notices = [each.text async for each in handle.events() if isinstance(each, Notice)]

@@ -7,15 +7,17 @@ import json
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
 
+from ramet.cli.paths import user_dir
 from ramet.cli.render.sanitize import sanitize
 from ramet.core.errors import InvalidValue
 from ramet.core.mcp.server_entry import McpServer
 from ramet.core.policy.policy import Policy
 from ramet.host.runtime import AgentRuntime
 from ramet.host.sessions.server_prompts import started_servers
-from ramet.tools.mcp.connection_port import ListedPrompt
+from ramet.tools.mcp.connection_port import ListedPrompt, ServerPrompts
 
 
 def list_prompts(server: McpServer, policy: Policy) -> tuple[ListedPrompt, ...]:
@@ -33,14 +35,21 @@ def print_prompt(options: Namespace, server: McpServer, policy: Policy) -> None:
 
 async def _list(server: McpServer, policy: Policy) -> tuple[ListedPrompt, ...]:
     with tempfile.TemporaryDirectory() as scratch:
-        async with AgentRuntime(scratch) as runtime, started_servers(runtime, [server], policy) as prompts:
+        async with _servers(scratch, server, policy) as prompts:
             return await prompts.list_prompts(server.name)
 
 
 async def _render(server: McpServer, policy: Policy, prompt: str, arguments: Mapping[str, str]) -> str:
     with tempfile.TemporaryDirectory() as scratch:
-        async with AgentRuntime(scratch) as runtime, started_servers(runtime, [server], policy) as prompts:
+        async with _servers(scratch, server, policy) as prompts:
             return await prompts.render_prompt(server.name, prompt, arguments)
+
+
+@asynccontextmanager
+async def _servers(scratch: str, server: McpServer, policy: Policy) -> AsyncGenerator[ServerPrompts]:
+    async with AgentRuntime(scratch, user_dir=user_dir()) as runtime:
+        async with started_servers(runtime, [server], policy) as prompts:
+            yield prompts
 
 
 def _arguments(words: list[str]) -> dict[str, str]:

@@ -38,6 +38,7 @@ from ramet.core.events import (
     RunSpawned,
     SandboxStarted,
     ToolEnded,
+    ToolProgressed,
     ToolStarted,
     TurnEnded,
 )
@@ -71,6 +72,9 @@ def _line(event: Event, model: TreeModel) -> Line | None:
             return None  # the child reports its start
         case ToolStarted():
             return Line(row.calls[event.call_id or event.step_id][1])
+        case ToolProgressed():
+            share = f"{event.done:g}" + (f" of {event.total:g}" if event.total is not None else "")
+            return Line(f"{one_line(event.tool, 100)}: {share}" + (f", {one_line(event.text)}" if event.text else ""))
         case ToolEnded(status="ok" | "cancelled"):
             return None
         case ToolEnded():

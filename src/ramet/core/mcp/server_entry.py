@@ -11,6 +11,7 @@ from msgspec import to_builtins
 
 from ramet.core.arguments import KnownFields, is_unicode
 from ramet.core.errors import InvalidValue
+from ramet.core.mcp.server_url import checked_headers, checked_url, endpoint_of, recorded_header
 from ramet.core.policy.policy import Policy, from_json
 
 PREFIX: Final = "mcp__"
@@ -22,49 +23,81 @@ _NAME: Final = re.compile(r"(?!.*__)[A-Za-z0-9][A-Za-z0-9_-]{0,31}\Z")
 _ACCEPTED_NAME: Final = "1 to 32 letters, digits, '_' or '-', starting with a letter or digit, without '__'"
 _REFERENCE: Final = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_.-]*\}\Z")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
-#: Fields of an entry of `.mcp.json`, besides those of a server: how it is reached.
+#: The field of an entry of `.mcp.json` that says how a server is reached, besides the fields of the server.
 _TYPE: Final = "type"
-_REMOTE_FIELDS: Final = ("url", "headers")
+_TYPES: Final = {"stdio": "command", "http": "url", "streamable-http": "url"}  #: and the field that belongs to each
+_PROGRAM_FIELDS: Final = ("args", "env")
 
 
 @dataclass(frozen=True, kw_only=True)
 class McpServer(metaclass=KnownFields):
-    """A program that is a server of the Model Context Protocol at its standard input and output.
+    """A server of the Model Context Protocol: a program at its standard input and output, or one at an address.
 
-    It runs in the sandbox of its agent. In `command`, `args` and `env`, `${NAME}` stands for a variable or a secret of
-    that sandbox, and `${NAME:-text}` for the text if there is neither. Values of `env` are not recorded, unless they
-    are `${NAME}`; everything else here is. Raises InvalidValue.
+    A program runs in the sandbox of its agent. The host connects to an address (streamable HTTP), which the policy of
+    the agent has to list. In `command`, `args`, `env` and `headers`, `${NAME}` stands for a variable or a secret of
+    that sandbox, and `${NAME:-text}` for the text if there is neither. Values of `env` and `headers` are not recorded,
+    unless they are `${NAME}`, after "Bearer " for example; everything else here is. Raises InvalidValue.
     """
 
     name: str
-    command: str
+    command: str = ""  #: the program; or
     args: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)  #: variables, besides those of the sandbox
+    url: str = ""  #: the address
+    headers: Mapping[str, str] = field(default_factory=dict)  #: of each request to the address
     timeout_s: float = DEFAULT_TIMEOUT_S  #: for the answer to one call
     policy: Policy | None = None  #: runs in a sandbox of its own, with these rights of its agent's and no others
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.match(self.name):
             raise InvalidValue("mcp.name", self.name, _ACCEPTED_NAME)
-        _check_text(self._field("command"), self.command)
-        if not self.command.strip():
-            raise InvalidValue(self._field("command"), self.command, "the name or the path of a program")
+        if self.url:
+            self._check_address()
+        else:
+            self._check_program()
         object.__setattr__(self, "args", _texts(self._field("args"), self.args))
         object.__setattr__(self, "env", _variables(self._field("env"), self.env))
         seconds: object = self.timeout_s
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if not is_number or not 0 < self.timeout_s <= MAX_TIMEOUT_S:
             raise InvalidValue(self._field("timeout_s"), seconds, f"seconds above 0, at most {MAX_TIMEOUT_S:g}")
-
         if self.policy is not None:
             _check_policy(self._field("policy"), self.policy)
+
+    def _check_program(self) -> None:
+        _check_text(self._field("command"), self.command)
+        if not self.command.strip():
+            raise InvalidValue(self._field("command"), self.command, "the name or the path of a program, or a url")
+        if self.headers:
+            raise InvalidValue(self._field("headers"), "its value", "none for a program: they belong to a url")
+
+    def _check_address(self) -> None:
+        _check_text(self._field("url"), self.url)
+        object.__setattr__(self, "url", checked_url(self._field("url"), self.url))
+        for name in ("command", *_PROGRAM_FIELDS, "policy"):
+            if getattr(self, name):
+                raise InvalidValue(
+                    self._field(name), "its value", "none for a server with a url: no program is started"
+                )
+        object.__setattr__(self, "headers", checked_headers(self._field("headers"), self.headers))
+
+    @property
+    def endpoint(self) -> str:
+        """The host and port of its address, as a list of endpoints has them; empty for a program."""
+        return endpoint_of(self.url) if self.url else ""
 
     def _field(self, name: str) -> str:
         return f"mcp.{self.name}.{name}"
 
     def as_data(self) -> dict[str, Any]:
         """Return the fields that are not their defaults: `as_server(data)` equals this object."""
-        data: dict[str, Any] = {"name": self.name, "command": self.command}
+        data: dict[str, Any] = {"name": self.name}
+        if self.command:
+            data["command"] = self.command
+        if self.url:
+            data["url"] = self.url
+        if self.headers:
+            data["headers"] = dict(self.headers)
         if self.args:
             data["args"] = list(self.args)
         if self.env:
@@ -75,9 +108,15 @@ class McpServer(metaclass=KnownFields):
             data["policy"] = to_builtins(self.policy)
         return data
 
+    def as_guest_data(self) -> dict[str, Any]:
+        """Return the fields that a sandbox needs: headers stay in the host."""
+        return {name: value for name, value in self.as_data().items() if name != "headers"}
+
     def as_record(self) -> dict[str, Any]:
-        """Return the fields that are not their defaults, without values of variables that are no reference: None."""
+        """Return the fields that are not their defaults; a value of `env` or `headers` that may be secret is None."""
         data = self.as_data()
+        if self.headers:
+            data["headers"] = {name: recorded_header(value) for name, value in self.headers.items()}
         if self.env:
             data["env"] = {name: value if _REFERENCE.match(value) else None for name, value in self.env.items()}
         return data
@@ -96,13 +135,16 @@ def as_server(value: object) -> McpServer:
     if isinstance(value, McpServer):
         return value
     if not isinstance(value, Mapping):
-        raise InvalidValue("mcp", value, "entries with name, command, args and env")
+        raise InvalidValue("mcp", value, "entries with a name, and a command or a url")
     fields = dict(value)
-    kind = fields.pop(_TYPE, "stdio")
-    remote = next((each for each in _REMOTE_FIELDS if each in fields), None)
-    if kind != "stdio" or remote is not None:
-        accepted = "'stdio', with a command: servers at an address are not supported yet"
-        raise InvalidValue(f"mcp.{fields.get('name', '?')}.{_TYPE if kind != 'stdio' else remote}", kind, accepted)
+    place = f"mcp.{fields.get('name', '?')}.{_TYPE}"
+    kind = fields.pop(_TYPE, "http" if "url" in fields else "stdio")
+    if kind == "sse":
+        raise InvalidValue(place, kind, "'http': the transport of 2024 (sse) is not supported; servers offer http too")
+    if not isinstance(kind, str) or kind not in _TYPES:
+        raise InvalidValue(place, kind, "'stdio' with a command, or 'http' with a url")
+    if not fields.get(_TYPES[kind]):
+        raise InvalidValue(place, kind, f"a {_TYPES[kind]} with this type")
     if isinstance(policy := fields.get("policy"), Mapping):
         try:
             fields["policy"] = from_json(policy)
@@ -115,7 +157,7 @@ def as_server(value: object) -> McpServer:
 def as_servers(values: object) -> tuple[McpServer, ...]:
     """Return the servers of an agent, from a list of entries. Raises InvalidValue."""
     if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
-        raise InvalidValue("mcp", values, "a list of entries with name, command, args and env")
+        raise InvalidValue("mcp", values, "a list of entries with a name, and a command or a url")
     servers = tuple(as_server(each) for each in values)
     if len(servers) > MAX_SERVERS:
         raise InvalidValue("mcp", f"{len(servers)} servers", f"at most {MAX_SERVERS}")

@@ -1,14 +1,15 @@
 """The servers of the Model Context Protocol of an agent, as processes in its sandbox.
 
-Each server is a program at two pipes. Its messages are carried to the host, which has the session, one at a time: the
-next one is read once the host has taken the one before. Notifications are dropped here. All processes of a server end
-with the turn.
+Each server is a program at two pipes, or at an address to which the host connects for as long as the guest asks for it.
+The messages of a program are carried to the host, which has the session, one at a time: the next one is read once the
+host has taken the one before. Of notifications, only some reports of progress are. All processes of a server end with
+the turn.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
+import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -16,7 +17,8 @@ from typing import Final
 
 import msgspec
 
-from ramet.core.errors import Aborted, InvalidValue, RametError, TaskFailed
+from ramet.core.errors import Aborted, RametError, TaskFailed
+from ramet.core.mcp.entry_references import fill_references
 from ramet.core.mcp.server_entry import McpServer
 from ramet.guest.async_channel import AsyncChannel, RawAnswer
 from ramet.guest.external.json_lines import MessageReader
@@ -24,9 +26,11 @@ from ramet.guest.external.process import ProgramProcess, started_program
 from ramet.isolation.assignment import SECRETS
 from ramet.wire.guest_protocol.guest_to_host import ConnectMcpServer, PassMcpMessage
 
+#: The notifications that the host takes, and the seconds between two of one server.
+PROGRESS: Final = "notifications/progress"
+REPORT_INTERVAL_S: Final = 0.2
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 _MAX_REASON: Final = 4_000  #: characters of the reason for an end, which has the end of its standard error
-_REFERENCE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_.-]*)(?::-([^}]*))?\}")
 
 
 @asynccontextmanager
@@ -54,12 +58,16 @@ class _Relay:
 
     def __init__(self, link: AsyncChannel, server: McpServer) -> None:
         self._link, self._server = link, server
+        self._next_report_at = 0.0
 
     async def run(self, environ: Mapping[str, str], cwd: Path) -> None:
         """Run the server until it, or its session in the host, has ended."""
         connection = asyncio.create_task(self._connect(inbox := asyncio.Queue[bytes]()))
         try:
-            await self._run_program(_expanded(self._server, environ), environ, cwd, connection, inbox)
+            if self._server.url:  # The host connects to it: here is only the time for which it does.
+                await asyncio.wait((connection,))
+            else:
+                await self._run_program(_expanded(self._server, environ), environ, cwd, connection, inbox)
             reason = ""
         except RametError as error:
             reason = str(error)
@@ -104,7 +112,7 @@ class _Relay:
         reader = MessageReader(program.stdout)
         try:
             while (message := await reader.read()) is not None:
-                if "method" in message and "id" not in message:
+                if "method" in message and "id" not in message and not self._is_report(message):
                     continue  # A notification: the host would drop it.
                 body = msgspec.json.encode(message)
                 if len(body) > MAX_MESSAGE_BYTES:
@@ -113,6 +121,14 @@ class _Relay:
         except Aborted:
             raise
         raise await program.early_end()
+
+    def _is_report(self, message: Mapping[str, object]) -> bool:
+        """Return whether a notification is a report of progress, and does not come right after another one."""
+        now = time.monotonic()
+        if message["method"] != PROGRESS or now < self._next_report_at:
+            return False
+        self._next_report_at = now + REPORT_INTERVAL_S
+        return True
 
 
 async def _feed(program: ProgramProcess, inbox: asyncio.Queue[bytes]) -> None:
@@ -127,19 +143,15 @@ async def _feed(program: ProgramProcess, inbox: asyncio.Queue[bytes]) -> None:
 def _expanded(server: McpServer, environ: Mapping[str, str]) -> McpServer:
     """Return the server with the values of its variables and secrets. Raises InvalidValue for one that is not here."""
 
-    def value_of(match: re.Match[str]) -> str:
-        name, default = match.groups()
+    def value_of(name: str) -> str | None:
         if name in environ:
             return environ[name]
         with suppress(OSError, UnicodeError):
             return Path(SECRETS, name).read_text().rstrip("\n")
-        if default is None:
-            accepted = "a variable or a secret of its sandbox (policy.env_vars, policy.secrets)"
-            raise InvalidValue(f"mcp.{server.name}", match[0], accepted)
-        return str(default)
+        return None
 
     def fill(text: str) -> str:
-        return _REFERENCE.sub(value_of, text)
+        return fill_references(f"mcp.{server.name}", text, value_of)
 
     return McpServer(
         name=server.name,

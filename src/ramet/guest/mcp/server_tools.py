@@ -10,13 +10,14 @@ from pydantic import Field
 
 from ramet.core.errors import Bug
 from ramet.guest.async_channel import AsyncChannel
-from ramet.tools.context import current
+from ramet.tools.context import current_call
 from ramet.wire.guest_protocol.answer_data import McpCallReply
 from ramet.wire.guest_protocol.guest_to_host import CallMcpTool, ListMcpTools
 from ramet.wire.values.json_object import json_body
 
 #: Seconds that the host's own limit of a call comes before the limit here, which would not say which server was slow.
-_MARGIN_S = 30.0
+#: The host's limit does not count the time in which it asks a person for the server, eight times at most.
+_MARGIN_S = 2 * 3600.0
 
 
 class ServerToolCall(BaseTool):
@@ -29,12 +30,14 @@ class ServerToolCall(BaseTool):
         raise Bug(f"the tool {self.name} runs in the event loop")
 
     async def _arun(self, **values: Any) -> str:
-        answer = await self.link.ask(CallMcpTool, json_body(values, "arguments"), tool=self.name)
+        call = current_call.get(None)
+        call_id = call.call_id if call is not None else ""
+        body = json_body(values, "arguments")
+        answer = await self.link.ask_resettable(CallMcpTool, body, tool=self.name, call_id=call_id)
         reply = answer.as_(McpCallReply)
         end = len(answer.body) - reply.definitions_size
-        if reply.definitions_size:
-            context = current()
-            context.tools = (*context.tools, *_tools(self.link, answer.body[end:]))
+        if reply.definitions_size and call is not None:
+            call.context.tools = (*call.context.tools, *_tools(self.link, answer.body[end:]))
         text = answer.body[:end].decode("utf-8", "replace")
         if reply.is_error:
             raise ToolException(text)

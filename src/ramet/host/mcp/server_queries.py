@@ -14,7 +14,7 @@ from mcp import ClientSession, MCPError
 from pydantic import TypeAdapter
 
 from ramet.host.mcp.content_text import resource_text, text_of
-from ramet.tools.mcp.connection_port import ListedPrompt, ListedResource, McpResult, PromptArgument
+from ramet.tools.mcp.connection_port import Feature, ListedPrompt, ListedResource, McpResult, PromptArgument
 
 MAX_ENTRIES, MAX_PAGES = 500, 16
 MAX_TEXT: Final = 1_000  #: characters of a description
@@ -31,6 +31,12 @@ _Contents: TypeAdapter[types.ReadResourceResult | types.InputRequiredResult] = T
 _Messages: TypeAdapter[types.GetPromptResult | types.InputRequiredResult] = TypeAdapter(
     types.GetPromptResult | types.InputRequiredResult
 )
+
+
+def features_of(capabilities: types.ServerCapabilities) -> frozenset[Feature]:
+    """Return what a server offers besides tools."""
+    offered: dict[Feature, object] = {"resources": capabilities.resources, "prompts": capabilities.prompts}
+    return frozenset(name for name, each in offered.items() if each is not None)
 
 
 async def list_resources(session: ClientSession) -> tuple[ListedResource, ...]:
@@ -54,10 +60,10 @@ async def list_resources(session: ClientSession) -> tuple[ListedResource, ...]:
     return tuple(listed[:MAX_ENTRIES])
 
 
-async def read_resource(session: ClientSession, uri: str, *, timeout_s: float) -> McpResult:
+async def read_resource(session: ClientSession, uri: str) -> McpResult:
     """Return the text of a resource. Raises MCPError."""
     request = types.ReadResourceRequest(params=types.ReadResourceRequestParams(uri=uri))
-    result = await session.send_request(request, _Contents, request_read_timeout_seconds=timeout_s)
+    result = await session.send_request(request, _Contents)
     if isinstance(result, types.InputRequiredResult):
         return McpResult(_NO_INPUT, is_error=True)
     return McpResult("\n".join(map(resource_text, result.contents)))
@@ -74,11 +80,11 @@ async def list_prompts(session: ClientSession) -> tuple[ListedPrompt, ...]:
     return tuple(listed[:MAX_ENTRIES])
 
 
-async def get_prompt(session: ClientSession, name: str, arguments: Mapping[str, str], *, timeout_s: float) -> McpResult:
+async def get_prompt(session: ClientSession, name: str, arguments: Mapping[str, str]) -> McpResult:
     """Return the text of a prompt with its arguments: of each of its messages. Raises MCPError."""
     params = types.GetPromptRequestParams(name=name, arguments=dict(arguments))
     request = types.GetPromptRequest(params=params)
-    result = await session.send_request(request, _Messages, request_read_timeout_seconds=timeout_s)
+    result = await session.send_request(request, _Messages)
     if isinstance(result, types.InputRequiredResult):
         return McpResult(_NO_INPUT, is_error=True)
     texts = [(each.role, text_of(each.content)) for each in result.messages]

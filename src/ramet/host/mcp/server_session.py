@@ -1,16 +1,16 @@
-"""A session with one server of the Model Context Protocol, over messages that others carry.
+"""A session with one server of the Model Context Protocol, over messages that others carry, or over HTTP.
 
-One task owns a session (`run`): it enters the client of the package `mcp`, runs every call, and leaves the client.
-Other tasks only put calls into its queue. The server is hostile: of its messages, answers alone reach the client, each
-bounded in bytes and in parts. Its requests are refused here, and its notifications dropped. Its schemas are not
-compiled, and no answer is checked against them.
+One task owns a session: it enters the client of the package `mcp`, runs every call, and leaves the client. Other tasks
+only put calls into its queue. The server is hostile: of its messages, answers alone reach the client, each bounded in
+bytes and in parts, and reports of progress, thinned out. Of its requests, a person is asked its questions, one after
+the other; all others are refused here. Its schemas are not compiled, and no answer is checked against them.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, NamedTuple, TypeVar
@@ -19,32 +19,38 @@ import anyio
 import mcp_types as types
 import msgspec
 from mcp import Client, ClientSession, MCPError
+from mcp.client.session import ClientRequestContext
 from mcp.shared.message import SessionMessage
 from pydantic import TypeAdapter, ValidationError
 
-from ramet.core.errors import InvalidValue, McpServerFailed, ProtocolError
+from ramet.core.errors import InvalidValue, McpServerFailed, ProtocolError, RametError
 from ramet.core.mcp.server_entry import McpServer
-from ramet.host.mcp import server_queries
-from ramet.host.mcp.content_text import text_of
+from ramet.host.mcp import elicitation, progress_filter, server_queries
+from ramet.host.mcp.address_streams import address_streams
+from ramet.host.mcp.address_transport import MAX_MESSAGE_BYTES, MAX_PARTS, NO_CONNECTION
+from ramet.host.mcp.call_clocks import CallClocks
+from ramet.host.mcp.call_results import MAX_SHOWN, reason_of, result_of
+from ramet.host.mcp.logins.login_store import LoginStore
 from ramet.tools.mcp.connection_port import (
     Feature,
     ListedPrompt,
     ListedResource,
     ListedTool,
     McpResult,
+    OnProgress,
     SendMessage,
+    ServerRights,
 )
 from ramet.wire.values.json_object import json_object
 
-#: Bytes of a message, and its brackets and commas: each takes up to 100 bytes once it is decoded.
-MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
-MAX_PARTS: Final = 100_000
 #: Seconds until a server has listed its tools, unless its own limit for an answer is shorter.
 START_S: Final = 60.0
+#: Seconds for the last messages to a server, from the end of its run.
+LEAVE_S: Final = 2.0
 MAX_TOOLS, MAX_PAGES = 2_000, 64
+#: Times that a call may ask for more input, and the seconds before it is called again if it asks for nothing.
+MAX_ROUNDS, ROUND_S = 10, 0.1
 _MAX_ID: Final = 200
-_MAX_SHOWN: Final = 500
-_METHOD_NOT_FOUND: Final = -32601
 
 T = TypeVar("T")
 _CallResult: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
@@ -58,6 +64,7 @@ class _Call(NamedTuple):
     tool: str
     arguments: Mapping[str, Any]
     result: asyncio.Future[McpResult]
+    on_progress: OnProgress
 
 
 class _Query(NamedTuple):
@@ -71,8 +78,8 @@ class _Query(NamedTuple):
 class ServerSession:
     """A session (`ramet.tools.mcp.connection_port.McpConnection`)."""
 
-    def __init__(self, server: McpServer, send: SendMessage) -> None:
-        self._server, self._send = server, send
+    def __init__(self, server: McpServer, send: SendMessage, rights: ServerRights, logins: LoginStore | None) -> None:
+        self._server, self._send, self._rights, self._logins = server, send, rights, logins
         self._inlet, self._outlet = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         self._calls: asyncio.Queue[_Call | _Query | None] = asyncio.Queue()  #: None: the server has ended
         self._open_calls: set[asyncio.Future[Any]] = set()
@@ -80,51 +87,99 @@ class ServerSession:
         self._tools: asyncio.Future[tuple[ListedTool, ...]] = asyncio.get_running_loop().create_future()
         self._tools.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._failure: McpServerFailed | None = None
+        self._clocks, self._progress = CallClocks(), progress_filter.ProgressFilter()
+        self._elicitation = elicitation.Elicitation(rights.ask, self._clocks)
+        self._questions: set[asyncio.Task[None]] = set()
 
     # ---- the owner
 
     async def run(self) -> None:
-        """Own the session until the server has ended. Raises McpServerFailed for what ended it."""
+        """Keep the session until the server has ended. Raises McpServerFailed for what ended it."""
+        owner = asyncio.create_task(self._own())
+        try:
+            await asyncio.wait({owner})
+        finally:
+            while not owner.done():  # It cancels its calls at the server, which may not listen: then it is cut off.
+                owner.cancel()
+                await asyncio.wait({owner}, timeout=LEAVE_S)
+            if not owner.cancelled():
+                owner.exception()
+        raise self._failed()
+
+    async def _own(self) -> None:
         start_s = min(START_S, self._server.timeout_s)
         try:
             async with AsyncExitStack() as stack:
                 async with asyncio.timeout(start_s):
-                    client = await stack.enter_async_context(Client(self._transport(), cache=None))
+                    client = Client(self._transport(), cache=None, elicitation_callback=_elicit_here)
+                    await stack.enter_async_context(client)
                     tools = await self._list_tools(client)
-                    self._features = _features_of(client.server_capabilities)
+                    self._features = server_queries.features_of(client.server_capabilities)
                 if not self._tools.done():
                     self._tools.set_result(tools)
                 await self._run_calls(client.session)
         except TimeoutError:
             self.end(f"it did not list its tools within {start_s:g} s")
         except Exception as error:
-            self.end(_reason_of(error))
+            self.end(reason_of(error))
         finally:
             self.end("its connection was closed")
             self._outlet.close()
+            for question in self._questions:
+                question.cancel()
             for call in self._open_calls:
                 if not call.done():
                     call.set_exception(self._failed())
-        raise self._failed()
 
     @asynccontextmanager
     async def _transport(self) -> AsyncGenerator[tuple[Any, Any]]:
-        yield self._outlet, _Outgoing(self._send)
+        if not self._server.url:
+            yield self._outlet, _Outgoing(self._send)
+            return
+        async with address_streams(self._server, self._rights, logins=self._logins, on_violation=self.end) as streams:
+
+            async def send(message: bytes) -> None:
+                parsed = types.jsonrpc_message_adapter.validate_json(message, by_name=False)
+                await streams.outgoing.send(SessionMessage(parsed))
+
+            self._send = send
+            receiving = asyncio.create_task(self._receive_all(streams.incoming))
+            try:
+                yield self._outlet, streams.outgoing
+            finally:
+                receiving.cancel()
+                await asyncio.wait({receiving})
+
+    async def _receive_all(self, incoming: Any) -> None:
+        """Take the messages of an address until it has no more."""
+        async for item in incoming:
+            if isinstance(item, Exception):  # A line that is no message, and answers none.
+                continue
+            match item.message:
+                case types.JSONRPCNotification() as told:
+                    if told.method == progress_filter.METHOD and self._progress.is_shown(told.params):
+                        await self._pass_on(told)
+                case types.JSONRPCRequest() as asked:
+                    method = await self._refuse(asked.method[:MAX_SHOWN], asked.id, asked.params or {})
+                    if method:
+                        self._rights.on_refused(method)
+                case _:
+                    await self._pass_on(item.message)
 
     async def _list_tools(self, client: Client) -> tuple[ListedTool, ...]:
         """Return the tools of all pages, up to the bounds; the session's own method would also read their schemas."""
-        session, may_lack_tools = client.session, client.server_capabilities.tools is None
+        session, capabilities = client.session, client.server_capabilities
+        if capabilities.tools is None and server_queries.features_of(capabilities):
+            return ()
         tools: list[ListedTool] = []
         cursor: str | None = None
         size = 0
         for _ in range(MAX_PAGES):
             params = types.PaginatedRequestParams(cursor=cursor) if cursor is not None else None
-            try:
+            if self._server.url:  # Names of headers for arguments are in the schemas.
+                page = await session.list_tools(params=params)
+            else:
                 page = await session.send_request(types.ListToolsRequest(params=params), types.ListToolsResult)
-            except MCPError as error:
-                if error.code == _METHOD_NOT_FOUND and may_lack_tools:
-                    return ()
-                raise
             listed = [ListedTool(each.name, each.description or "", each.input_schema) for each in page.tools]
             size += len(msgspec.json.encode(listed))
             if size > MAX_MESSAGE_BYTES:
@@ -143,38 +198,67 @@ class ServerSession:
                 call.result.add_done_callback(partial(_cancel_abandoned, task))
 
     async def _run_call(self, session: ClientSession, call: _Call) -> None:
-        params = types.CallToolRequestParams(name=call.tool, arguments=dict(call.arguments))
+        name, limit_s = self._server.name, self._server.timeout_s
         try:
-            result = await session.send_request(
-                types.CallToolRequest(params=params),
-                _CallResult,
-                request_read_timeout_seconds=self._server.timeout_s,
-            )
-            outcome = _outcome_of(result)
+            async with self._clocks.limit_time(limit_s):
+                result = result_of(await self._converse(session, call))
+        except TimeoutError:
+            return _fail(call, McpServerFailed(name, f"{call.tool[:MAX_SHOWN]} did not answer within {limit_s:g} s"))
         except MCPError as error:
-            if error.code == types.REQUEST_TIMEOUT:
-                reason = f"{call.tool[:_MAX_SHOWN]} did not answer within {self._server.timeout_s:g} s"
-                return _fail(call, McpServerFailed(self._server.name, reason))
-            if error.code == types.CONNECTION_CLOSED:
+            if error.code == types.CONNECTION_CLOSED and self._failure is not None:
                 return _fail(call, self._failed())
-            outcome = McpResult(f"error {error.code}: {error.message}", is_error=True)
+            if error.code in (types.CONNECTION_CLOSED, NO_CONNECTION):  # Of one request: the next one may work.
+                return _fail(call, McpServerFailed(name, error.message[:MAX_SHOWN]))
+            result = McpResult(f"error {error.code}: {error.message}", is_error=True)
+        except McpServerFailed as failure:
+            return _fail(call, failure)
         except Exception as error:
-            return _fail(call, McpServerFailed(self._server.name, _reason_of(error)))
+            return _fail(call, McpServerFailed(name, reason_of(error)))
         if not call.result.done():
-            call.result.set_result(outcome)
+            call.result.set_result(result)
+
+    async def _converse(self, session: ClientSession, call: _Call) -> types.CallToolResult:
+        """Call a tool, and answer what its server asks before it goes on. Raises McpServerFailed, and others."""
+
+        async def on_progress(progress: float, total: float | None, message: str | None) -> None:
+            call.on_progress(progress, total, (message or "")[:MAX_SHOWN])
+
+        responses: dict[str, Any] | None = None
+        state: str | None = None
+        for round in range(MAX_ROUNDS):
+            params = types.CallToolRequestParams(
+                name=call.tool, arguments=dict(call.arguments), input_responses=responses, request_state=state
+            )
+            result = await session.send_request(
+                types.CallToolRequest(params=params), _CallResult, progress_callback=on_progress
+            )
+            if isinstance(result, types.CallToolResult):
+                return result
+            state, requests = result.request_state, result.input_requests or {}
+            if not requests:
+                await asyncio.sleep(ROUND_S * (round + 1))
+            responses = {key: await self._input(each) for key, each in requests.items()} or None
+        raise McpServerFailed(self._server.name, f"{call.tool[:MAX_SHOWN]} asked for more input {MAX_ROUNDS} times")
+
+    async def _input(self, request: types.InputRequest) -> types.ElicitResult:
+        """Return a person's answer to what a call needs. Raises McpServerFailed for what a server may not ask for."""
+        if not isinstance(request, types.ElicitRequest):
+            self._rights.on_refused(request.method)
+            raise McpServerFailed(self._server.name, f"it asked for {request.method!r}, and was refused")
+        params = request.params.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return types.ElicitResult.model_validate(await self._elicitation.answer(params))
 
     async def _run_query(self, session: ClientSession, query: _Query) -> None:
+        name, limit_s = self._server.name, self._server.timeout_s
         try:
-            async with asyncio.timeout(self._server.timeout_s):
+            async with asyncio.timeout(limit_s):
                 outcome = await query.send(session)
         except TimeoutError:
-            reason = f"{query.name[:_MAX_SHOWN]} did not answer within {self._server.timeout_s:g} s"
-            return _fail(query, McpServerFailed(self._server.name, reason))
-        except MCPError as error:
-            is_closed = error.code == types.CONNECTION_CLOSED
-            return _fail(query, self._failed() if is_closed else McpServerFailed(self._server.name, _reason_of(error)))
+            return _fail(query, McpServerFailed(name, f"{query.name[:MAX_SHOWN]} did not answer within {limit_s:g} s"))
         except Exception as error:
-            return _fail(query, McpServerFailed(self._server.name, _reason_of(error)))
+            is_closed = isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED
+            failure = self._failed() if is_closed and self._failure is not None else None
+            return _fail(query, failure or McpServerFailed(name, reason_of(error)))
         if not query.result.done():
             query.result.set_result(outcome)
 
@@ -188,18 +272,23 @@ class ServerSession:
         data = self._parse(message)
         method = data.get("method")
         if method is not None:
-            if "id" not in data:
-                return ""  # A notification. Nothing here depends on one: the tools are those of the start.
-            return await self._refuse(str(method)[:_MAX_SHOWN], data["id"])
+            params = data["params"] if isinstance(data.get("params"), dict) else {}
+            if "id" in data:
+                return await self._refuse(str(method)[:MAX_SHOWN], data["id"], params)
+            if method != progress_filter.METHOD or not self._progress.is_shown(params):
+                return ""  # Nothing here depends on a notification: the tools are those of the start.
         try:
             parsed = types.jsonrpc_message_adapter.validate_python(data, by_name=False)
         except (ValidationError, RecursionError):
             raise self._broken("it sent a message that is none of JSON-RPC") from None
+        await self._pass_on(parsed)
+        return ""
+
+    async def _pass_on(self, message: types.JSONRPCMessage) -> None:
         try:
-            await self._inlet.send(SessionMessage(parsed))
+            await self._inlet.send(SessionMessage(message))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             raise self._failed() from None
-        return ""
 
     def end(self, reason: str) -> None:
         """Take the end of the server. Idempotent."""
@@ -215,9 +304,9 @@ class ServerSession:
         """Wait for the tools of the server. Raises McpServerFailed."""
         return await asyncio.shield(self._tools)
 
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> McpResult:
+    async def call(self, tool: str, arguments: Mapping[str, Any], on_progress: OnProgress) -> McpResult:
         """Call a tool of the server. Raises McpServerFailed."""
-        return await self._wait(lambda result: _Call(tool, arguments, result))
+        return await self._wait(lambda result: _Call(tool, arguments, result, on_progress))
 
     def offers(self, feature: Feature) -> bool:
         """Return whether the server said that it has this. False before its tools are known."""
@@ -229,8 +318,7 @@ class ServerSession:
 
     async def read_resource(self, uri: str) -> McpResult:
         """Return the text of a resource. Raises McpServerFailed."""
-        timeout_s = self._server.timeout_s
-        return await self._query(uri, partial(server_queries.read_resource, uri=uri, timeout_s=timeout_s))
+        return await self._query(uri, partial(server_queries.read_resource, uri=uri))
 
     async def prompts(self) -> tuple[ListedPrompt, ...]:
         """Return the prompts of the server. Raises McpServerFailed."""
@@ -238,8 +326,7 @@ class ServerSession:
 
     async def prompt(self, name: str, arguments: Mapping[str, str]) -> McpResult:
         """Return the text of a prompt with its arguments. Raises McpServerFailed."""
-        send = partial(server_queries.get_prompt, name=name, arguments=arguments, timeout_s=self._server.timeout_s)
-        return await self._query(name, send)
+        return await self._query(name, partial(server_queries.get_prompt, name=name, arguments=arguments))
 
     async def _query(self, name: str, send: Callable[[ClientSession], Awaitable[T]]) -> T:
         return await self._wait(lambda result: _Query(name, send, result))
@@ -268,17 +355,33 @@ class ServerSession:
         except ProtocolError:
             raise self._broken("it sent a message that is no object of JSON") from None
 
-    async def _refuse(self, method: str, request_id: object) -> str:
-        """Answer a request of the server, before its next message is read: none of them can gather here."""
+    async def _refuse(self, method: str, request_id: object, params: Mapping[str, Any]) -> str:
+        """Answer a request of the server before its next message is read, unless a person has to: none can gather."""
         is_id = isinstance(request_id, str) and len(request_id) <= _MAX_ID
         if not is_id and (not isinstance(request_id, int) or isinstance(request_id, bool)):
             raise self._broken("it sent a request without a usable id")
-        if method == "ping":
-            await self._send(msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "result": {}}))
+        if method == elicitation.METHOD and len(self._questions) < elicitation.MAX_QUESTIONS:
+            task = asyncio.create_task(self._ask_person(request_id, params))
+            self._questions.add(task)
+            task.add_done_callback(self._questions.discard)
             return ""
-        error = {"code": _METHOD_NOT_FOUND, "message": "this client offers nothing that a server could ask for"}
-        await self._send(msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, "error": error}))
+        if method == "ping":
+            await self._respond(request_id, result={})
+            return ""
+        message = "this client offers nothing that a server could ask for, except elicitation"
+        await self._respond(request_id, error={"code": types.METHOD_NOT_FOUND, "message": message})
         return method
+
+    async def _ask_person(self, request_id: object, params: Mapping[str, Any]) -> None:
+        with suppress(McpServerFailed, RametError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+            try:
+                answer: dict[str, Any] = {"result": await self._elicitation.answer(params)}
+            except InvalidValue as refusal:
+                answer = {"error": {"code": types.INVALID_PARAMS, "message": str(refusal)[:MAX_SHOWN]}}
+            await self._respond(request_id, **answer)
+
+    async def _respond(self, request_id: object, **answer: Any) -> None:
+        await self._send(msgspec.json.encode({"jsonrpc": "2.0", "id": request_id, **answer}))
 
     def _broken(self, reason: str) -> McpServerFailed:
         """End the session for a violation of the protocol, and return the error."""
@@ -312,39 +415,17 @@ class _Outgoing:
         await self.aclose()
 
 
+async def _elicit_here(context: ClientRequestContext, params: types.ElicitRequestParams) -> types.ElicitResult:
+    """Stand for the right to ask a person, which is told to servers; the questions do not come here."""
+    return types.ElicitResult(action="decline")
+
+
 def _cancel_abandoned(task: asyncio.Task[None], result: asyncio.Future[Any]) -> None:
     """End a call that nobody waits for any more; its server is told."""
     if result.cancelled():
         task.cancel()
 
 
-def _features_of(capabilities: types.ServerCapabilities) -> frozenset[Feature]:
-    offered: dict[Feature, object] = {"resources": capabilities.resources, "prompts": capabilities.prompts}
-    return frozenset(name for name, each in offered.items() if each is not None)
-
-
 def _fail(call: _Call | _Query, error: McpServerFailed) -> None:
     if not call.result.done():
         call.result.set_exception(error)
-
-
-def _outcome_of(result: types.CallToolResult | types.InputRequiredResult) -> McpResult:
-    if isinstance(result, types.InputRequiredResult):
-        return McpResult("the server asked for more input, which this client does not give", is_error=True)
-    parts = [text_of(block) for block in result.content]
-    if not parts and result.structured_content is not None:
-        parts = [msgspec.json.encode(result.structured_content).decode()]
-    return McpResult("\n".join(parts), is_error=bool(result.is_error))
-
-
-def _reason_of(error: BaseException) -> str:
-    """Return why a session failed, in a line, without what the server sent: it may be large."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    if isinstance(error, MCPError):
-        return f"error {error.code}: {error.message[:_MAX_SHOWN]}"
-    if isinstance(error, ValidationError):
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        place = ".".join(str(part)[:60] for part in first["loc"])
-        return f"its answer is none of the protocol: {place}: {first['msg'][:_MAX_SHOWN]}"
-    return f"{type(error).__name__}: {str(error)[:_MAX_SHOWN]}"

@@ -161,11 +161,15 @@ def _decode_servers(entries: Sequence[Mapping[str, Any]], supplied: Agent | None
     supplied_servers = {} if supplied is None else {each.name: each for each in supplied.mcp_servers}
     servers: list[McpServer] = []
     for entry in entries:
-        supplied_env = supplied_servers[entry["name"]].env if entry["name"] in supplied_servers else {}
-        env = {name: supplied_env.get(name) if value is None else value for name, value in entry.get("env", {}).items()}
-        if missing := [name for name, value in env.items() if value is None]:
-            raise DefinitionMissing("variables of the MCP server", f"{entry['name']}: {', '.join(missing)}")
-        servers.append(as_server({**entry, "env": env}))
+        own = supplied_servers.get(entry["name"])
+        values = {"env": own.env if own is not None else {}, "headers": own.headers if own is not None else {}}
+        fields = dict(entry)
+        for field in values.keys() & entry.keys():
+            fields[field] = {k: values[field].get(k) if v is None else v for k, v in entry[field].items()}
+            if missing := [name for name, value in fields[field].items() if value is None]:
+                kind = "variables" if field == "env" else field
+                raise DefinitionMissing(f"{kind} of the MCP server", f"{entry['name']}: {', '.join(missing)}")
+        servers.append(as_server(fields))
     return tuple(servers)
 
 

@@ -215,7 +215,7 @@ class TreeFactory:
             meter=self.gateway.meter,
             forwarding=self.forwarder.open,
             programs=self.programs,
-            mcp_client=SdkClient(),
+            mcp_client=SdkClient(user_dir),
             approve=inbox.ask,
             withdraw_restored=inbox.withdraw_restored,
             safety=plan.gate,

@@ -21,7 +21,7 @@ class McpServerSettings(Struct, frozen=True):
     server: McpServer
 
     def __str__(self) -> str:
-        return self.server.command
+        return self.server.endpoint or self.server.command
 
     def __repr__(self) -> str:
         return f"McpServerSettings({str(self)!r})"
@@ -47,4 +47,7 @@ def mcp_server_of(field: str, value: Any, base: pathlib.Path) -> McpServerSettin
     for key, text in server.env.items():
         if validators.redact(text) != text:
             raise InvalidValue(f"{field}.env.{key}", STARS, accepted)
+    for key, text in server.headers.items():
+        if validators.redact(text) != text:
+            raise InvalidValue(f"{field}.headers.{key}", STARS, accepted)
     return McpServerSettings(server)

@@ -24,6 +24,7 @@ from ramet.core.limits import NO_LIMITS, RESOURCES, Limits, SpawnLimits
 from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.core.policy.decision import PolicyDecision
 from ramet.core.policy.policy import Grant, Policy, resolve_root_policy
+from ramet.core.policy.rights import uncovered_endpoints
 from ramet.isolation.git.clone import Clone
 from ramet.isolation.linux.beneath import open_without_links
 from ramet.isolation.mounts import source_below
@@ -40,7 +41,7 @@ from ramet.spawn.grants import (
     server_grant,
     with_skills,
 )
-from ramet.spawn.mcp.server_connections import without_server_tools
+from ramet.spawn.mcp.tool_list import without_server_tools
 from ramet.spawn.ports import TreePorts
 from ramet.spawn.run import Run
 from ramet.tools.skills.skill_tool import skill_folders
@@ -237,7 +238,7 @@ def check_tools(tools: Sequence[BaseTool], is_inside: bool, services: TreePorts)
 
 
 def check_servers(agent: Agent, grant: Grant | None, services: TreePorts) -> None:
-    """Raise InvalidValue if an agent has MCP servers and no sandbox for them, and MissingExtra without their client.
+    """Raise InvalidValue if an agent has MCP servers and no right to them, and MissingExtra without their client.
 
     Raises SpawnRefused if the policy of a server asks for a right that the agent lacks.
     """
@@ -247,11 +248,15 @@ def check_servers(agent: Agent, grant: Grant | None, services: TreePorts) -> Non
     if grant is None:
         accepted = (
             "none for an agent that works in the host, as one without a policy and the root of a session do: a server "
-            "runs in the sandbox of its agent"
+            "runs in the sandbox of its agent, or at an address that its policy lists"
         )
         raise InvalidValue("mcp", names, accepted)
     if services.mcp_client is None:
         raise InvalidValue("mcp", names, "none here: this tree has no client for MCP servers")
+    for server in agent.mcp_servers:
+        if server.url and uncovered_endpoints(grant.allowed_endpoints, [server.endpoint]):
+            accepted = f"an address within policy.allowed_endpoints: {server.endpoint!r} is not among them"
+            raise InvalidValue(f"mcp.{server.name}.url", server.url, accepted)
     services.mcp_client.check()
     for each in agent.mcp_servers:
         if each.policy is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from ramet.core.budget import Budget
 from ramet.core.errors import InvalidValue
 from ramet.core.lifecycle import Fact
 from ramet.core.policy.permissions import Permissions
+from ramet.core.policy.policy import Grant
 from ramet.core.replay.run_replay import ROOM
 from ramet.spawn.admission import AdmissionSlot
 from ramet.spawn.birth.plan import Plan, spawnable
@@ -28,6 +29,7 @@ from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.lifecycle.tree_pauses import is_halted, pause_reason
 from ramet.spawn.limits.budget_note import budget_note
 from ramet.spawn.limits.waits import LimitWaits
+from ramet.spawn.ports import TreePorts
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run, RunSandbox
 from ramet.spawn.watches.run_watch import Act, RunWatch
@@ -143,6 +145,7 @@ class RunBuilder:
                 forwarding=services.forwarding,
                 mcp_client=services.mcp_client,
                 loaded_tools=dict.fromkeys(parent.sandbox.loaded_tools, False) if plan.is_fork and parent else {},
+                variables=partial(_variables_of, info, plan.grant, services),
             ),
             time_started_at=services.clock.monotonic(),
         )
@@ -207,6 +210,11 @@ def _agent_tool(types: tuple[tuple[str, str], ...]) -> BaseTool:
     The tool has no state, and making one is costly.
     """
     return agent_tool(dict(types))
+
+
+def _variables_of(info: RunInfo, grant: Grant | None, services: TreePorts) -> Mapping[str, str]:
+    """Return the variables of a run's sandbox; none without a place for one."""
+    return services.placement.env(info, grant) if services.placement is not None and grant is not None else {}
 
 
 async def no_model(context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessage]:

@@ -38,7 +38,7 @@ from ramet.models.request_codec import as_data, decode_request, redact_for_guest
 from ramet.spawn.final_answer import checked_answer
 from ramet.spawn.forwarding.mail_forwarding import forward_mail
 from ramet.spawn.forwarding.request_context import context_of_request
-from ramet.spawn.mcp.server_connections import without_server_tools
+from ramet.spawn.mcp.tool_list import without_server_tools
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.approvals import Gates
 from ramet.spawn.sandbox.guest_events import Records
@@ -135,7 +135,7 @@ class SandboxedConversation:
             permissions=context.permissions,
             permissions_after_plan=context.permissions_after_plan,
             steps=context.steps,
-            mcp=tuple(each.as_data() for each in run.agent.mcp_servers if each.policy is None),
+            mcp=tuple(each.as_guest_data() for each in run.agent.mcp_servers if each.policy is None),
             has_servers=bool(run.agent.mcp),
             resumes=run.turn.resumes,
             replied=run.turn.replies if run.turn.resumes else 0,

@@ -114,7 +114,7 @@ class _ServerSandbox:
         streams = [OutputStream(os.dup(each)) for each in (sandbox.stdout, sandbox.stderr)]
         try:
             await self._channel.open(sandbox.channel)
-            await self._channel.send(host_to_guest.StartMcpServer(server=self._server.as_data()))
+            await self._channel.send(host_to_guest.StartMcpServer(server=self._server.as_guest_data()))
             await wait_result(RunningSandbox(sandbox, self._channel))
             return classify_exit(await sandbox.kill(0)).message
         finally:

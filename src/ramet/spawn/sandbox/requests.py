@@ -154,6 +154,8 @@ class GuestRequests:
                 self._forwarded.update_window(message)
             case guest_to_host.ResetStream() if self._program is not None and self._program.withdraw(message.request):
                 pass
+            case guest_to_host.ResetStream() if self.mcp.abandon(message.request):
+                pass
             case guest_to_host.ResetStream():
                 self._forwarded.reset(message)
             case _ if self._program is not None and self._program.receive(message):

@@ -2,14 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from ramet.core.mcp.server_entry import McpServer
+from ramet.tools.mcp.answer_form import AnswerForm, Value
 
 Feature = Literal["resources", "prompts"]
 #: Sends one message to the server, without the end of its line.
 SendMessage = Callable[[bytes], Awaitable[None]]
+
+
+#: Takes a decision about a connection: host, port, whether it is allowed, and why not.
+OnEndpoint = Callable[[str, int, bool, str], None]
+
+
+#: Takes a report of progress: how much is done, of how much, and a text.
+OnProgress = Callable[[float, float | None, str], None]
+
+
+class ServerQuestion(NamedTuple):
+    """A question of a server to a person."""
+
+    message: str
+    form: AnswerForm | None  #: None: the person is asked to visit an address
+    url: str
+
+
+#: Returns what a person filled in; None: no person did.
+Ask = Callable[[ServerQuestion], Awaitable[dict[str, Value] | None]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerRights:
+    """The rights of the run that a server belongs to, for a connection to its address, and its reports."""
+
+    endpoints: Collection[str]  #: that the run may reach
+    value_of: Callable[[str], str | None]  #: variables and secrets of its sandbox
+    on_endpoint: OnEndpoint
+    ask: Ask
+    on_refused: Callable[[str], None]  #: takes a method that the server asked for and may not use
 
 
 class ListedTool(NamedTuple):
@@ -71,8 +104,8 @@ class McpConnection(Protocol):
     async def tools(self) -> tuple[ListedTool, ...]:
         """Wait for the tools of the server. Raises McpServerFailed."""
 
-    async def call(self, tool: str, arguments: Mapping[str, Any]) -> McpResult:
-        """Call a tool of the server. Raises McpServerFailed."""
+    async def call(self, tool: str, arguments: Mapping[str, Any], on_progress: OnProgress) -> McpResult:
+        """Call a tool of the server; cancelled here, it is cancelled there. Raises McpServerFailed."""
 
     def offers(self, feature: Feature) -> bool:
         """Return whether the server said that it has this. False before its tools are known."""
@@ -106,5 +139,5 @@ class McpClient(Protocol):
     def check(self) -> None:
         """Raise MissingExtra if the client's package is not installed."""
 
-    async def open(self, server: McpServer, send: SendMessage) -> McpConnection:
-        """Return a connection to a server, which nobody owns yet. Raises MissingExtra."""
+    async def open(self, server: McpServer, send: SendMessage, rights: ServerRights) -> McpConnection:
+        """Return a connection to a server, which nobody owns yet. Raises MissingExtra, InvalidValue."""

@@ -213,7 +213,10 @@ class WindowUpdate(GuestMessage, frozen=True, kw_only=True, tag="window_update")
 
 
 class ResetStream(GuestMessage, frozen=True, kw_only=True, tag="reset_stream"):
-    """End a forwarded request whose program has left, or a question whose turn has ended. It gets no answer."""
+    """End a forwarded request whose program has left, a question whose turn has ended, or a call to a server.
+
+    It gets no answer.
+    """
 
     request: Count
 
@@ -289,9 +292,10 @@ class ListMcpTools(Request, frozen=True, kw_only=True, tag="list_mcp_tools"):
 
 
 class CallMcpTool(Request, frozen=True, kw_only=True, tag="call_mcp_tool"):
-    """Call a tool of a server; answered with `McpCallReply`. Body: JSON of the arguments."""
+    """Call a tool of a server; answered with `McpCallReply`, ended by `ResetStream`. Body: JSON of the arguments."""
 
     tool: Line
+    call_id: Line = ""
 
 
 class Record(GuestMessage, frozen=True, kw_only=True, tag="record"):

@@ -137,7 +137,14 @@ def test_a_model_is_kept_as_its_alias_or_id(text: str, meant: str | None) -> Non
         ("mcpServers: {calc: {command: 5}}\n", "mcp.calc.command", "text of at most"),
         ("mcpServers: {calc: {command: x, cwd: y}}\n", "mcp_server.cwd", "one of the fields name, command"),
         ("mcpServers: {a__b: {command: x}}\n", "mcp.name", "without '__'"),
-        ("mcpServers: {far: {type: http, url: 'https://x.example'}}\n", "mcp.far.type", "not supported yet"),
+        ("mcpServers: {far: {type: sse, url: 'https://x.example'}}\n", "mcp.far.type", "transport of 2024 (sse)"),
+        ("mcpServers: {far: {type: http, command: x}}\n", "mcp.far.type", "a url with this type"),
+        ("mcpServers: {far: {url: 'https://u:p@x.example'}}\n", "mcp.far.url", "without user, fragment"),
+        ("mcpServers: {far: {url: 'http://*.example'}}\n", "mcp.far.url", "http://HOST[:PORT]/PATH"),
+        ("mcpServers: {far: {url: 'http://0x7f.1/'}}\n", "mcp.far.url", "http://HOST[:PORT]/PATH"),
+        ("mcpServers: {far: {url: 'http://x', args: [a]}}\n", "mcp.far.args", "no program is started"),
+        ("mcpServers: {far: {url: 'http://x', headers: {Host: y}}}\n", "mcp.far.headers", "other than those of"),
+        ('mcpServers: {far: {url: "http://x", headers: {A: "b\\nC: d"}}}\n', "mcp.far.headers.A", "printable ASCII"),
     ],
 )
 def test_an_invalid_key_is_refused_with_file_and_accepted_values(text: str, key: str, message: str) -> None:

@@ -382,7 +382,7 @@ def test_withdrawn_trust_removes_hooks_of_the_last_good_version(project: Path, u
 
 def test_agents_name_servers_of_a_trusted_project(project: Path, user_dir: Path) -> None:
     """A name in an agent's file is a server of `.mcp.json`; without trust, not even a user's agent gets one."""
-    servers = {"calc": {"command": "calc"}, "far": {"type": "http", "url": "https://x.example"}, "bad": 5}
+    servers = {"calc": {"command": "calc"}, "far": {"type": "sse", "url": "https://x.example"}, "bad": 5}
     file = project / ".mcp.json"
     file.write_text(json.dumps({"mcpServers": servers}))
     for folder, name in ((project / ".claude" / "agents", "x"), (user_dir / "agents", "y")):

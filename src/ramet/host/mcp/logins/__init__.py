@@ -1,0 +1,1 @@
+"""Logins of the user at servers of the Model Context Protocol (OAuth)."""
