@@ -132,7 +132,7 @@ def test_event_types_are_stable_names() -> None:
         run_retried run_silent run_spawned sandbox_frozen sandbox_given_up sandbox_started state_changed
         state_committed sub_agent_reported text_delta
         threshold_crossed time_started
-        time_stopped tool_ended tool_progressed tool_started turn_ended turn_started""".split()
+        time_stopped tool_ended tool_progressed tool_started tools_loaded turn_ended turn_started""".split()
     )
 
 

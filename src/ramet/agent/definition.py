@@ -80,6 +80,7 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
     omit_instructions: bool = False  #: it is not told the AGENTS.md or CLAUDE.md of its folder
     #: servers of the Model Context Protocol, as entries of `.mcp.json` with their names; they run in its sandbox
     mcp: Sequence[McpServer | Mapping[str, Any]] = ()
+    tool_search: bool | Literal["auto"] = "auto"  #: their tools are found with ToolSearch; "auto": if there are many
     hooks: Mapping[str, Any] | None = None
     background: bool = False
     isolation: str | None = None
@@ -157,6 +158,8 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
         object.__setattr__(self, "mcp", as_servers(self.mcp))
         if self.mcp and self.function is not None and not isinstance(self.function, ExternalFunction):
             raise InvalidValue("mcp", self.function, "none for an agent that is a function: a model calls their tools")
+        if self.tool_search != "auto":
+            check_instance("tool_search", self.tool_search, bool, "True, False or 'auto'")
         if self.external is not None:
             self._set_external(as_external(self.external))
         if self.function is not None and not callable(self.function):

@@ -9,7 +9,7 @@ from ramet.agent.definition import Agent
 from ramet.agent.tool_entry import EVERYTHING, ToolEntry, parse_entry
 from ramet.core.errors import InvalidValue, NoToolsLeft
 from ramet.core.mcp.server_entry import McpServer
-from ramet.core.tool_names import LEADING_TOOLS
+from ramet.core.tool_names import LEADING_TOOLS, LIST_MCP_RESOURCES, READ_MCP_RESOURCE, SERVER_TOOLS, TOOL_SEARCH
 from ramet.tools.dispatch import ALIASES, tool_flag
 
 if TYPE_CHECKING:
@@ -92,9 +92,38 @@ def allows_server_tool(agent: Agent, server: McpServer, name: str) -> bool:
     return agent.tools is None or bool(names & {each.strip() for each in agent.tools if isinstance(each, str)})
 
 
+def allows_tool_search(agent: Agent) -> bool:
+    """Return whether an agent may search for tools of its MCP servers: unless its lists deny that."""
+    denied = {parse_entry(each, field="disallowed_tools").name for each in agent.disallowed_tools}
+    return agent.tool_search is not False and not denied & {TOOL_SEARCH, EVERYTHING}
+
+
+def resource_tools(agent: Agent) -> frozenset[str]:
+    """Return the tools for resources of MCP servers that an agent may use. A read-only agent has none."""
+    denied = {parse_entry(each, field="disallowed_tools").name for each in agent.disallowed_tools}
+    if agent.read_only or EVERYTHING in denied:
+        return frozenset()
+    both = frozenset({LIST_MCP_RESOURCES, READ_MCP_RESOURCE}) - denied
+    if agent.tools is None:
+        return both
+    named = {each.strip() for each in agent.tools if isinstance(each, str)}
+    return both if EVERYTHING in named else both & named
+
+
+def allows_resources_of(agent: Agent, server: McpServer) -> bool:
+    """Return whether an agent's lists of tools leave it a server: they do not deny the whole of it, or pass it over."""
+    whole = {f"{server.tool_name('')}*", server.tool_name("").removesuffix("__")}
+    if whole & {parse_entry(each, field="disallowed_tools").name for each in agent.disallowed_tools}:
+        return False
+    named = None if agent.tools is None else [each.strip() for each in agent.tools if isinstance(each, str)]
+    return named is None or any(each == EVERYTHING or server.covers(each) for each in named)
+
+
 def _is_of_server(agent: Agent, entry: object) -> bool:
     """Return whether an entry of an agent's lists is about tools of its MCP servers."""
-    return isinstance(entry, str) and any(each.covers(entry.strip()) for each in agent.mcp_servers)
+    if not isinstance(entry, str) or not agent.mcp:
+        return False
+    return entry.strip() in SERVER_TOOLS or any(each.covers(entry.strip()) for each in agent.mcp_servers)
 
 
 def _by_name(available: Iterable[BaseTool]) -> dict[str, BaseTool]:

@@ -232,7 +232,7 @@ def _agents(add: Add) -> None:
 def _mcp(add: Add) -> None:
     mcp = add(
         "mcp",
-        "list|install|test|login|logout [--dir DIR]",
+        "list|install|test|prompts|login|logout [--dir DIR]",
         "list the MCP servers of a folder, install their packages, try one, or log in there",
         description="The MCP servers that the files of a folder name: .mcp.json, and agent files.",
         bare=True,
@@ -252,6 +252,11 @@ def _mcp(add: Add) -> None:
     )
     install_verb.add_argument("names", nargs="*", type=parse_name, metavar="NAME", help="the servers (default: all)")
     install_verb.add_argument("--update", action="store_true", help="resolve again what the file has already")
+    text = "start a server as test does, and list its prompts, or print the text of one"
+    prompts_verb = each("mcp prompts", "NAME [PROMPT [KEY=VALUE …]] [options]", text, description=text, bare=True)
+    prompts_verb.add_argument("name", type=parse_name, metavar="NAME", help="the server")
+    prompts_verb.add_argument("prompt", nargs="?", metavar="PROMPT", help="the prompt whose text is printed")
+    prompts_verb.add_argument("arguments", nargs="*", metavar="KEY=VALUE", help="its arguments")
     text = "log in at the address of a server (OAuth), and keep the login in your own folder, for your runs"
     login_verb = each("mcp login", "NAME [--no-browser]", text, description=text, bare=True)
     login_verb.add_argument("name", type=parse_name, metavar="NAME", help="the server")
@@ -264,9 +269,9 @@ def _mcp(add: Add) -> None:
     text = "remove the login at the address of a server"
     logout_verb = each("mcp logout", "NAME", text, description=text, bare=True)
     logout_verb.add_argument("name", type=parse_name, metavar="NAME", help="the server")
-    for verb in (list_verb, install_verb, test_verb, login_verb, logout_verb):
+    for verb in (list_verb, install_verb, test_verb, prompts_verb, login_verb, logout_verb):
         verb.add_argument("--dir", type=parse_folder, default=".", help="the folder (default: this one)")
-    for verb in (list_verb, install_verb, test_verb):
+    for verb in (list_verb, install_verb, test_verb, prompts_verb):
         verb.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 

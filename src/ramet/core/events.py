@@ -381,6 +381,12 @@ class Compacted(Event, frozen=True, kw_only=True, tag="compacted"):
     kept: tuple[int | dict[str, Any], ...] = ()  #: new conversation: positions of retained messages, new messages
 
 
+class ToolsLoaded(Event, frozen=True, kw_only=True, tag="tools_loaded"):
+    """A model found tools of MCP servers: it sees them from now on, in later turns too."""
+
+    tools: tuple[str, ...]  #: their names
+
+
 class SandboxStarted(Event, frozen=True, kw_only=True, tag="sandbox_started"):
     """A process was started or adopted for this run, with its backend and isolation level."""
 
@@ -525,6 +531,7 @@ AnyEvent = (
     | IntentionDecided
     | HookFailed
     | Compacted
+    | ToolsLoaded
     | SandboxStarted
     | SandboxFrozen
     | SandboxGivenUp

@@ -39,6 +39,14 @@ EXIT_PLAN_MODE: Final = "ExitPlanMode"
 #: Tools that a coordinator has: it starts, messages, reads and stops agents, presents a plan, and ends its own task.
 LEADING_TOOLS: Final = (COORDINATING_TOOLS - {"CreateAgent", "CallTask"}) | {EXIT_PLAN_MODE}
 
+#: The tool with which an agent finds tools of its MCP servers that are not part of each request to its model.
+TOOL_SEARCH: Final = "ToolSearch"
+#: The tools for resources of MCP servers.
+LIST_MCP_RESOURCES: Final = "ListMcpResourcesTool"
+READ_MCP_RESOURCE: Final = "ReadMcpResourceTool"
+#: Tools of ramet that an agent has because it has MCP servers.
+SERVER_TOOLS: Final = frozenset({TOOL_SEARCH, LIST_MCP_RESOURCES, READ_MCP_RESOURCE})
+
 #: Tools of ramet and of Claude Code. A rule that names one of them in another case is a mistake.
 KNOWN_TOOLS: Final = (
     READING_TOOLS
@@ -46,6 +54,7 @@ KNOWN_TOOLS: Final = (
     | COORDINATING_TOOLS
     | ALIASES.keys()
     | {"Bash", "python", "WebFetch", "WebSearch", "Skill", "TodoWrite", "KillShell", "BashOutput", EXIT_PLAN_MODE}
+    | SERVER_TOOLS
 )
 
 

@@ -22,7 +22,7 @@ from ramet.wire.code.capsule import unpack
 from ramet.wire.error_codec import clean, encode_error
 from ramet.wire.guest_protocol import message_codec
 from ramet.wire.guest_protocol.guest_to_host import Done
-from ramet.wire.guest_protocol.host_to_guest import StartConversation, StartFunction
+from ramet.wire.guest_protocol.host_to_guest import StartConversation, StartFunction, StartMcpServer
 from ramet.wire.values.values import EncodedValue, encode_result
 
 #: Bytes held in reserve, to be able to report that there is no memory left.
@@ -52,6 +52,11 @@ def main(channel: socket.socket) -> int:
             from ramet.guest.serve import serve
 
             serve(channel, start, frame.body)
+            return 0
+        case StartMcpServer():
+            from ramet.guest.mcp.server_sandbox import serve as serve_mcp
+
+            serve_mcp(channel, start)
             return 0
     raise ProtocolError(f"{type(start).__name__} must not be the first message")
 

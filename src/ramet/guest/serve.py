@@ -190,7 +190,7 @@ async def _spill_results(context: ToolUseContext) -> AsyncGenerator[None]:
 @asynccontextmanager
 async def _servers(context: ToolUseContext, start: StartConversation, link: AsyncChannel) -> AsyncGenerator[None]:
     """Keep the run's MCP servers running while the context is open, and add their tools to the run's."""
-    if not start.mcp:
+    if not start.has_servers:
         yield
         return
     async with running_servers(link, as_servers(start.mcp), context.environ or {}, context.cwd):

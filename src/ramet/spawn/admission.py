@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from ramet.core.errors import SpawnRefused
@@ -76,11 +77,12 @@ class WaitingSpawn:
 class Admission:
     """The counts of one tree, changed only between awaits."""
 
-    __slots__ = ("_children", "_living", "_queue", "_shares", "limits", "slot_count")
+    __slots__ = ("_children", "_living", "_other_count", "_queue", "_shares", "limits", "slot_count")
 
     def __init__(self, limits: SpawnLimits, living: Callable[[], Iterable[AdmissionParent]]) -> None:
         self.limits = limits
         self.slot_count = 0  #: places held, spawns in progress included
+        self._other_count = 0  #: places of these that no run has
         self._children: dict[int, int] = {}  #: places held below each parent
         self._shares: dict[int, ResourceShare] = {}  #: the shares of those places together
         self._living = living
@@ -135,6 +137,20 @@ class Admission:
         if full is not None:
             raise self._refusal(parent, full)
         return self._hold_slot(parent, share)
+
+    @contextmanager
+    def holding(self, parent: AdmissionParent, share: ResourceShare) -> Iterator[None]:
+        """Hold a place for a sandbox of a run that is no run itself, and ends with it.
+
+        Raises SpawnRefused if there is no room.
+        """
+        slot = self.admit_nowait(parent, share)
+        self._other_count += 1
+        try:
+            yield
+        finally:
+            self._other_count -= 1
+            self.release(slot)
 
     def admit_unchecked(self, parent: AdmissionParent | None, share: ResourceShare = NO_SHARE) -> AdmissionSlot:
         """Take a place for a run that lived in another process, whatever the limits are now."""
@@ -230,7 +246,7 @@ class Admission:
 
     def _newest_blocked(self) -> WaitingSpawn | None:
         living = list(self._living())
-        if len(living) < self.slot_count:
+        if len(living) < self.slot_count - self._other_count:
             return None  # A spawn is in progress: that run will end later.
         blocked_ids = self._blocked_runs(living)
         runs_blocked = all(id(run) in blocked_ids or run.persistent for run in living)

@@ -17,6 +17,7 @@ from ramet.agent.external.external import ExternalFunction
 from ramet.agent.external.program_policy import Program, Programs
 from ramet.core.errors import Bug, InvalidValue, SpawnRefused
 from ramet.core.limits import Limits
+from ramet.core.mcp.server_entry import McpServer
 from ramet.core.policy import rights
 from ramet.core.policy.decision import clamp_grant
 from ramet.core.policy.mount_rights import Mounts
@@ -160,6 +161,18 @@ def mount_roots_of(
     if grant is None or not grant.mounts.paths or services.placement is None:
         return {}
     return services.placement.mount_roots(grant.mounts.paths)
+
+
+def server_grant(server: McpServer, parent: Grant, packages: Sequence[str] = ()) -> Grant:
+    """Return the grant of an MCP server in a sandbox of its own, with the folders of its packages that its agent sees.
+
+    Raises SpawnRefused for a right its agent lacks.
+    """
+    assert server.policy is not None, "such a server has a policy"
+    grant = narrow(parent, server.policy)[0]
+    uncovered = rights.uncovered_mounts(parent.mounts.paths, packages)
+    added = rights.uncovered_mounts(grant.mounts.paths, tuple(each for each in packages if each not in uncovered))
+    return structs.replace(grant, readonly_mounts=(*grant.readonly_mounts, *added))
 
 
 def _check_mounts(mounts: Mounts, roots: Mapping[str, str], services: TreePorts) -> None:

@@ -122,6 +122,11 @@ class Placement(Protocol):
         Yields the socket of the proxy to its allowed endpoints, or None if there are none.
         """
 
+    def network_access(
+        self, run: ToolUseContext, grant: Grant, path: pathlib.Path, backend: Backend
+    ) -> AbstractAsyncContextManager[None]:
+        """Let a process of this backend reach its allowed endpoints by a socket at `path` while the context is open."""
+
 
 class Authoring(Protocol):
     """The port for agents that agents create.

@@ -270,6 +270,7 @@ def _restore_run(
         leave_plan_mode(run.context)
     run.move_below(ancestor)
     run.sandbox.missing_variables = missing
+    run.sandbox.loaded_tools |= dict.fromkeys(replay.loaded_tools, True)
     run.persistent, run.detached = bool(spawn_data.get("persistent")), spawn_event.detached
     run.background = spawn_event.background or replay.reports_by_notice
     run.max_turns = spawn_data.get("max_turns", run.max_turns)

@@ -7,6 +7,7 @@ import math
 import pathlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -38,7 +39,7 @@ from ramet.spawn.served_ports import ServedPorts
 from ramet.spawn.tool_calls import ToolCallLedger
 from ramet.tools.context import ToolUseContext
 from ramet.tools.forwarding import OpenForwarding
-from ramet.tools.mcp.connection_port import McpClient
+from ramet.tools.mcp.connection_port import McpClient, ServerPrompts
 from ramet.tools.mcp.package_port import McpPackages
 from ramet.tools.run_info import RunInfo
 from ramet.tools.spawn_request import SpawnRequest
@@ -99,6 +100,11 @@ class RunSandbox:
     variables: Callable[[], Mapping[str, str]] = dict  #: returns its variables
     mcp_packages: McpPackages | None = None  #: of those servers
     mcp_programs: Mapping[str, McpServer] = field(default_factory=dict)  #: started in place of servers with packages
+    #: Holds a place for the sandbox of one of these servers. Raises SpawnRefused if there is no room.
+    admit_server: Callable[[ResourceShare], AbstractContextManager[None]] | None = None
+    server_prompts: ServerPrompts | None = None  #: of the servers of its current process, or of its last one
+    #: Tools of these servers that its model found, and whether that is recorded: a fork has those of its parent.
+    loaded_tools: dict[str, bool] = field(default_factory=dict)
     missing_variables: tuple[str, ...] = ()  #: variables whose values only a sandbox that continues has
     clone: Clone | None = None  #: of a run that works in a clone of a repository
     definition_mounts: tuple[str, ...] = ()  #: folders of its skills and MCP servers, beyond its policy

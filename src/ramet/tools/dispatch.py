@@ -35,6 +35,7 @@ from ramet.core.limits import Amount
 from ramet.core.media.blocks import checked_content, is_media, label
 from ramet.core.outcome import Usage
 from ramet.core.tool_names import ALIASES as ALIASES
+from ramet.core.tool_names import TOOL_SEARCH
 from ramet.tools.context import CurrentCall, ToolUseContext, current_call
 from ramet.tools.decisions import HookDecision
 from ramet.tools.permission_checks import narrow_decision
@@ -136,8 +137,7 @@ async def _answer(
         if call["id"] in context.interrupted_calls:
             answer = await _repeat(context, tool, call)
         elif tool is None:
-            names = ", ".join(by_name) or "none"
-            answer = _refuse(context, call, f"There is no tool named {call['name'][:200]!r}. Tools here: {names}.")
+            answer = _refuse(context, call, _unknown_tool(by_name, call["name"][:200]))
         elif bound is None or tool_flag(tool, "waits"):
             answer = await _run_gated(context, tool, call)
         else:
@@ -419,6 +419,13 @@ def _part_text(part: str | dict[str, Any]) -> str:
 
 def _error(call: ToolCall, text: str) -> ToolMessage:
     return ToolMessage(content=text, tool_call_id=call["id"] or "", name=call["name"][:200], status="error")
+
+
+def _unknown_tool(by_name: dict[str, BaseTool], name: str) -> str:
+    """Return the text for a model that called a tool which it does not have, or has not found yet."""
+    if TOOL_SEARCH in by_name and name.startswith("mcp__"):
+        return f"{name!r} cannot be called before it is found: call {TOOL_SEARCH} with the query 'select:{name}' first."
+    return f"There is no tool named {name!r}. Tools here: {', '.join(by_name) or 'none'}."
 
 
 def _refuse(context: ToolUseContext, call: ToolCall, text: str, *, status: str = "error") -> ToolMessage:

@@ -54,13 +54,16 @@ def lying_tools() -> list[dict[str, Any]]:
     ]
 
 
-def tools() -> list[dict[str, Any]]:
+def tools(cursor: str | None) -> list[dict[str, Any]]:
     if MODE == "lies":
         return lying_tools()
-    if MODE == "pages":  # Without an end.
+    if MODE == "pages":
         return [{**tool(f"tool{number}"), "description": "x" * 100_000} for number in range(9)]
     if MODE == "no_object":  # Which the library of the protocol refuses, with the whole list.
         return [tool("work", {"type": "string"}), tool("other")]
+    if MODE == "many":
+        start = int(cursor or 0)
+        return [tool(f"number_{number}", description=f"Returns {number}.") for number in range(start, start + 500)]
     return [tool("new_tool")] if "changed" in STARTED else [tool("work")]
 
 
@@ -86,7 +89,7 @@ def ask_for_everything() -> None:
     send(id="p", method="ping")
 
 
-def work(request: Any, token: Any = None) -> None:
+def work(request: Any, arguments: dict[str, Any], token: Any = None) -> None:
     """Answer a call, or misbehave."""
     if MODE == "dies":
         os._exit(3)
@@ -108,7 +111,7 @@ def work(request: Any, token: Any = None) -> None:
     if MODE == "asks":
         ask_for_everything()
         return  # `main` answers once all four are answered.
-    if MODE == "shows":
+    if MODE == "pictures":
         send(id=request, result={"content": pictures(pathlib.Path(sys.argv[2]).read_bytes())})
         return
     if MODE == "reports":
@@ -121,12 +124,36 @@ def work(request: Any, token: Any = None) -> None:
     if MODE == "wrong":
         send(id=request, result={"content": [{"type": "text", "text": {"no": "text"}}]})
     if MODE == "leaves":
-        send(id="e", method="elicitation/create", params={"message": "Sure?", "requestedSchema": SCHEMA})
         for has_session in (True, False):
             command = f"trap '' TERM; exec -a '# {sys.argv[2]}' sleep 600"
             subprocess.Popen(["bash", "-c", command], start_new_session=has_session)
-        return
+        if arguments.get("value") != "answer":
+            send(id="e", method="elicitation/create", params={"message": "Sure?", "requestedSchema": SCHEMA})
+            return
+    if MODE == "shows":
+        shown = {"arguments": sys.argv[2:], "folder": str(pathlib.Path.cwd()), "pid": os.getpid()}
+        return send(id=request, result=text(json.dumps(shown)))
     send(id=request, result=text(f"worked as of {STARTED[0]}"))
+
+
+RESOURCES: dict[str, dict[str, Any]] = {
+    "resources/list": {"resources": [{"uri": "plain://text", "name": "text", "description": "y" * 5_000}]},
+    "resources/read": {"contents": [{"uri": "plain://text", "text": "The text."}]},
+    "prompts/list": {
+        "prompts": [{"name": "greet", "description": "Greets\x1b[2J", "arguments": [{"name": "who", "required": True}]}]
+    },
+}
+
+
+def offered(method: str, params: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the answer of a server that has resources and prompts."""
+    if MODE != "offers":
+        return None
+    if method == "prompts/get" and params["name"] == "greet":
+        who = params["arguments"]["who"]
+        messages = [("user", f"Greet {who}.\x1b[2J"), ("assistant", f"Hello {who}!")]
+        return {"messages": [{"role": role, "content": {"type": "text", "text": said}} for role, said in messages]}
+    return RESOURCES.get(method)
 
 
 def main() -> None:
@@ -142,14 +169,19 @@ def main() -> None:
         if method == "initialize":
             STARTED.append(message["params"]["protocolVersion"])
             info = {"name": "plain", "version": "1"}
-            result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
+            capabilities: dict[str, Any] = {"tools": {}}
+            if MODE == "offers":
+                capabilities |= {"resources": {}, "prompts": {}}
+            result = {"protocolVersion": "2025-06-18", "capabilities": capabilities, "serverInfo": info}
             send(id=request, result=result)
         elif method == "tools/list":
-            more = {"nextCursor": "on"} if MODE == "pages" else {}
-            send(id=request, result={"tools": tools(), **more})
+            cursor = (message.get("params") or {}).get("cursor")
+            more = {"nextCursor": str(int(cursor or 0) + 500)} if MODE in ("pages", "many") else {}  # Without an end.
+            send(id=request, result={"tools": tools(cursor), **more})
         elif method == "tools/call":
             pending = request
-            work(request, message["params"].get("_meta", {}).get("progressToken"))
+            meta = message["params"].get("_meta", {})
+            work(request, message["params"].get("arguments") or {}, meta.get("progressToken"))
         elif method == "notifications/cancelled" and MODE == "hangs" and len(sys.argv) > 2:
             with pathlib.Path(sys.argv[2]).open("a") as file:
                 file.write(f"cancelled {message['params']['requestId'] == pending}\n")
@@ -160,6 +192,8 @@ def main() -> None:
             answered.append(f"{request} {outcome}")
             if len(answered) == 4:
                 send(id=pending, result=text(", ".join(sorted(answered))))
+        elif request is not None and (answer := offered(method, message.get("params") or {})) is not None:
+            send(id=request, result=answer)
         elif request is not None:
             send(id=request, error={"code": -32601, "message": "no such method"})
 

@@ -43,3 +43,24 @@ def test_a_folder_lists_and_tries_its_servers(tmp_path: pathlib.Path, capsys: py
     assert (status, "could not be started" in error) == (1, True)
     status, [error] = ramet("mcp", "test", "gone")
     assert (status, "plain, broken, own" in error) == (2, True)
+
+
+def test_a_folder_shows_the_prompts_of_its_servers(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """They are listed with their arguments, or printed as text; neither controls a terminal."""
+    shutil.copy(PROGRAMS / "plain.py", tmp_path)
+    plain = {"command": sys.executable, "args": [str(tmp_path / "plain.py"), "offers"]}
+    (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"plain": plain}}))
+    assert main(["trust", str(tmp_path)]) == 0
+    capsys.readouterr()
+
+    def prompts(*words: str) -> tuple[int, list[str]]:
+        status = main(["mcp", "prompts", *words, "--dir", str(tmp_path)])
+        printed = capsys.readouterr()
+        return status, (printed.out + printed.err).splitlines()
+
+    assert prompts("plain") == (0, ["greet  who=  Greets"])
+    assert prompts("plain", "greet", "who=Ada") == (0, ["user:", "Greet Ada.", "", "assistant:", "Hello Ada!"])
+    status, [error] = prompts("plain", "greet", "Ada")
+    assert (status, "argument: 'Ada' is not accepted; expected NAME=VALUE, each name once" in error) == (2, True)
+    status, [error] = prompts("plain", "other")
+    assert (status, "the MCP server 'plain' failed: error -32601: no such method" in error) == (1, True)

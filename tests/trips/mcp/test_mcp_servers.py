@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import pathlib
 import re
 import sys
-import uuid
 from typing import Any
 
 import pytest
 
 import ramet
-from ramet.agent.history.pairing import INTERRUPTED
 from ramet.agent.hooks.hooks import hook
-from ramet.core.errors import DefinitionMissing, InvalidValue
-from ramet.core.events import ApprovalAsked, RunSpawned
+from ramet.core.errors import DefinitionMissing, InvalidValue, SpawnRefused
+from ramet.core.events import RunSpawned, ToolsLoaded
 from ramet.core.outcome import Status
 from ramet.host.serialize.recipes import agent_of, recipe
 from ramet.models.scripted.dialogue import Call
-from ramet.tools.context import ToolUseContext
-from tests.support.waiting import eventually
-from tests.trips.kits.isolated import BACKENDS, BackendName, marked_processes, usual_backend
+from tests.trips.kits.isolated import BackendName, usual_backend
 from tests.trips.kits.mcp import POLICY, agent, server, talk
 from tests.trips.kits.sessions import fork_call, of_kind, session_events, specialist_call
 
 backend = usual_backend
-ROOT = pathlib.Path(__file__).parents[3]
 #: What the host's memory may grow by: a few messages of 4 MiB at a time, decoded.
 FLAT_KB = 48 * 1024
 
@@ -82,9 +76,13 @@ async def test_an_agent_uses_the_tools_of_its_server(tmp_path: pathlib.Path, bac
 
 
 async def test_later_turns_and_forks_have_servers_of_their_own(tmp_path: pathlib.Path, backend: BackendName) -> None:
-    """Each turn starts them again; a fork of the agent has its own, and any other child has none of its parent's."""
+    """Each turn starts them again; a fork of the agent has its own, and any other child has none of its parent's.
+
+    Tools that a model has found stay found in later turns and in a fork.
+    """
     policy = ramet.Policy(readonly_mounts=POLICY.readonly_mounts, allow_sub_agents=True)
-    user = agent(server("plain", "changes"), policy=policy)
+    user = agent(server("plain", "changes"), policy=policy, tool_search=True)
+    search = Call("ToolSearch", {"query": "select:mcp__calc__work"})
     work = Call("mcp__calc__work", {})
     script: dict[str, Any] = {
         "Begin!": [Call("Agent", {"subagent_type": "user", "prompt": "Play."}), "Begun."],
@@ -93,7 +91,15 @@ async def test_later_turns_and_forks_have_servers_of_their_own(tmp_path: pathlib
             Call("TaskOutput", {"task_id": "main/1"}),
             "Done.",
         ],
-        "Play.": [work, "Played.", work, fork_call("Fork."), specialist_call("Help.", "helper"), "Played again."],
+        "Play.": [
+            search,
+            work,
+            "Played.",
+            work,
+            fork_call("Fork."),
+            specialist_call("Help.", "helper"),
+            "Played again.",
+        ],
         "Fork.": [work, "Forked."],
         "Help.": ["Helped."],
     }
@@ -108,16 +114,20 @@ async def test_later_turns_and_forks_have_servers_of_their_own(tmp_path: pathlib
         name: [each.text for each in context.history if each.type == "tool"] for name, context in contexts.items()
     }
     worked = "worked as of 2025-11-25"
-    assert results[""] == [worked, worked, "Forked.", "Helped."]
+    assert results[""][1:] == [worked, worked, "Forked.", "Helped."]
+    assert results[""][0].startswith(
+        'Found 1, which you can call from your next message on:\n{"name":"mcp__calc__work"'
+    )
     assert results["/1"][-1] == worked
+    loaded = of_kind(session_events(session), ToolsLoaded)
+    assert [(each.path, each.tools) for each in loaded] == [
+        ("main/1", ("mcp__calc__work",)),
+        ("main/1/1", ("mcp__calc__work",)),
+    ]
     has_tools = {name: "mcp__calc__work" in [each.name for each in context.tools] for name, context in contexts.items()}
     assert has_tools == {"": True, "/1": True, "/helper": False}
     assert "mcp__calc__work" not in spawned["helper"]
     assert all(len(set(each.tools)) == len(each.tools) for each in model.requests), "a tool of an earlier turn is left"
-
-
-def tool_results(context: ToolUseContext) -> list[str]:
-    return [each.text for each in context.history if each.type == "tool"]
 
 
 async def test_a_server_that_misbehaves_costs_its_own_calls(tmp_path: pathlib.Path, backend: BackendName) -> None:
@@ -133,7 +143,7 @@ async def test_a_server_that_misbehaves_costs_its_own_calls(tmp_path: pathlib.Pa
     done = await talk(
         tmp_path,
         backend,
-        agent(*servers),
+        agent(*servers, tool_search=False),
         *calls,
         Call("mcp__lies__harmless", {}),
         Call("mcp__dies__work", {}),
@@ -190,46 +200,6 @@ def reset_peak_kb(*, read_only: bool = False) -> int:
     return int(re.search(r"VmHWM:\s+(\d+)", pathlib.Path("/proc/self/status").read_text())[1])  # type: ignore[index]  # on Linux
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-async def test_no_process_of_a_server_outlives_its_turn(tmp_path: pathlib.Path, backend: BackendName) -> None:
-    """Neither a run that is stopped in the middle of a call nor a killed kernel leaves what a server had started.
-
-    The next kernel goes on from the journal, and does not repeat the call, nor what the server had asked a person.
-    """
-    mark = uuid.uuid4().hex
-    script: dict[str, Any] = {
-        "Begin!": [Call("Agent", {"subagent_type": "user", "prompt": "Play.", "run_in_background": True}), "Done."],
-        "Play.": [Call("mcp__calc__work", {}), "Never."],
-    }
-    user = agent(server("plain", "leaves", mark))
-    async with ramet.Session(
-        ramet.ScriptedModel(script=script), agents=[user], cwd=tmp_path, backend=backend, unattended=True
-    ) as session:
-        await session.ask("Begin!")
-        await eventually(lambda: len(marked_processes(mark)) == 2, within_s=60)
-        await session.handle("main/1").cancel()
-
-        assert marked_processes(mark) == []
-
-    mark = uuid.uuid4().hex
-    command = (sys.executable, "-m", "tests.trips.programs.mcp_kernel", str(tmp_path / "work"), backend, mark)
-    kernel = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
-    try:
-        assert kernel.stdout is not None
-        assert await asyncio.wait_for(kernel.stdout.readline(), 60) == b"asked\n"
-        await eventually(lambda: len(marked_processes(mark)) == 2, within_s=60)
-    finally:
-        kernel.kill()
-        await kernel.wait()
-    await eventually(lambda: not marked_processes(mark), within_s=30)
-
-    async with ramet.AgentRuntime(tmp_path / "work", backend=backend) as runtime:
-        [handle] = await runtime.resume(llm=ramet.ScriptedModel(["It was cut off."]))
-        assert (await handle.result()).value == "It was cut off."
-        assert tool_results(handle.run.context) == [INTERRUPTED]
-        assert not [each async for each in handle.events() if isinstance(each, ApprovalAsked)], "asked again"
-
-
 async def test_what_cannot_have_servers_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An agent without a sandbox is refused before it starts, and so is one whose host lacks the client."""
     entry = {"name": "calc", "command": "calc"}
@@ -244,11 +214,20 @@ async def test_what_cannot_have_servers_is_refused(tmp_path: pathlib.Path, monke
 
     assert "mcp: 'calc' is not accepted; expected none for an agent that works in the host" in in_host
     assert "pip install 'ramet[mcp]'" in without_client
-    keyed = boxed.replace(mcp=[{**entry, "env": {"KEY": "k-123", "USER": "${USER}"}, "timeout_s": 5}])
+    fields: dict[str, Any] = {"timeout_s": 5, "policy": {"memory_mb": 64, "secrets": ["TOKEN"]}}
+    keyed = boxed.replace(mcp=[{**entry, "env": {"KEY": "k-123", "USER": "${USER}"}, **fields}])
     assert "k-123" not in str(recipe(keyed))
     assert agent_of(recipe(boxed), agents={}, model=lambda name: name).mcp == boxed.mcp
     assert agent_of(recipe(keyed), agents={"boxed": keyed}, model=lambda name: name).mcp == keyed.mcp
     with pytest.raises(DefinitionMissing, match="variables of the MCP server 'calc: KEY'"):
         agent_of(recipe(keyed), agents={"boxed": boxed}, model=lambda name: name)
+    wider = {**entry, "policy": {"allowed_endpoints": ["example.org:443"]}}
+    async with ramet.AgentRuntime(tmp_path) as runtime:
+        monkeypatch.delitem(sys.modules, "mcp")
+        with pytest.raises(SpawnRefused, match=r"policy\.allowed_endpoints"):
+            await runtime.spawn(boxed.replace(mcp=[wider], model=model), "Go.")
+    for wrong, field in {"memory": "memory", "env_vars": "env_vars", "secrets": "secrets"}.items():
+        with pytest.raises(InvalidValue, match=rf"mcp\.calc\.policy\.{field}"):
+            boxed.replace(mcp=[{**entry, "policy": {wrong: {"KEY": "k-123"}}}])
     with pytest.raises(InvalidValue, match="none for an agent that is a function"):
         ramet.Agent(name="plain", function=print, mcp=[entry])

@@ -143,7 +143,7 @@ async def test_images_of_a_sandboxed_agent_and_of_its_server(tmp_path: pathlib.P
     shot = png(5, 5, shade=99)
     (tmp_path / "shot.jpg").write_bytes(shot)
     user = agent(
-        server("plain", "shows", str(tmp_path / "shot.jpg"), name="camera"),
+        server("plain", "pictures", str(tmp_path / "shot.jpg"), name="camera"),
         policy=ramet.Policy(readonly_mounts=(str(PROGRAMS), str(tmp_path)), memory_mb=512),
         tools=["Read", "mcp__camera"],
     )

@@ -1,6 +1,6 @@
-"""A kernel whose agent waits for its MCP server, which has started processes: `mcp_kernel FOLDER BACKEND MARK`.
+"""A kernel whose agent waits for its MCP servers, which have started processes: `mcp_kernel FOLDER BACKEND MARK`.
 
-It prints a line once the server has asked a person.
+It prints a line once a server has asked a person.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from tests.trips.kits.mcp import agent, server
 
 async def main(folder: str, backend: Any, mark: str) -> None:
     """Work until it is killed."""
-    model = ramet.ScriptedModel([Call("mcp__calc__work", {}), "Never."])
+    search, leave = Call("ToolSearch", {"query": "work"}), Call("mcp__own__work", {"value": "answer"})
+    model = ramet.ScriptedModel([search, leave, Call("mcp__calc__work", {}), "Never."])
+    servers = [server("plain", "leaves", mark), server("plain", "leaves", mark, name="own", policy={"memory_mb": 128})]
     async with ramet.AgentRuntime(folder, backend=backend) as runtime:
-        handle = await runtime.spawn(agent(server("plain", "leaves", mark), model=model), "Play.")
+        handle = await runtime.spawn(agent(*servers, model=model, tool_search=True), "Play.")
         async for event in handle.events():
             if isinstance(event, ApprovalAsked):
                 sys.stdout.write("asked\n")

@@ -20,6 +20,7 @@ HELPS = {
     "mcp list": "help-mcp-list",
     "mcp install": "help-mcp-install",
     "mcp test": "help-mcp-test",
+    "mcp prompts": "help-mcp-prompts",
     "mcp login": "help-mcp-login",
     "mcp logout": "help-mcp-logout",
     "trust": "help-trust",

@@ -122,3 +122,17 @@ async def test_a_thousand_concurrent_spawns_stay_within_the_envelope() -> None:
     for task in asking:
         task.cancel()
     await asyncio.wait(asking)
+
+
+async def test_a_sandbox_that_is_no_run_holds_a_share_and_hides_no_deadlock() -> None:
+    """A spawn that needs its room is refused, since it ends with its run only; afterwards the room is free."""
+    parent = Node(envelope=HALF_GIG)
+    count = admission(parent)
+    with count.holding(parent, ResourceShare(300, 0.5)):
+        with pytest.raises(SpawnRefused) as refusal:
+            await count.admit(parent, ResourceShare(300, 0.5))
+        assert (refusal.value.limit, refusal.value.free) == ("memory_mb", 212)
+        with pytest.raises(SpawnRefused), count.holding(parent, ResourceShare(1, 0.6)):
+            raise AssertionError("there was no room for it")
+        assert count.slot_count == 2
+    assert (await count.admit(parent, HALF_GIG)).is_held

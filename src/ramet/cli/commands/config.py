@@ -59,7 +59,7 @@ class _Row(NamedTuple):
 def _rows(config: Config) -> Iterator[_Row]:
     for setting in SETTINGS:
         value: Any = config
-        for name in setting.name.split("."):
+        for name in setting.attribute.split("."):
             value = getattr(value, name)
         entries = {f"{setting.name}.{name}": each for name, each in value.items()} if setting.many else None
         for name, each in (entries if entries is not None else {setting.name: value}).items():

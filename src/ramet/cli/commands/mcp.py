@@ -1,4 +1,4 @@
-"""`ramet mcp list|install|test|login|logout`: the MCP servers of a folder's files, their packages, tools and logins."""
+"""`ramet mcp list|install|test|prompts|login|logout`: the MCP servers of a folder's files, and what they offer."""
 
 from __future__ import annotations
 
@@ -55,6 +55,8 @@ def mcp(options: Namespace) -> int:
             return _test(options, rows)
         case "install":
             return install_packages(options, [each.server for each in _chosen(rows, options.names)])
+        case "prompts":
+            return _prompts(options, rows)
         case "login":
             return login(_usable(options, rows).server, has_browser=options.browser)
         case "logout":
@@ -102,13 +104,32 @@ def _usable(options: Namespace, rows: list[_Row]) -> _Row:
     return row
 
 
-def _test(options: Namespace, rows: list[_Row]) -> int:
-    row = _usable(options, rows)
-    endpoints = (row.server.endpoint,) if row.server.url else ()  # It was named by who typed the command.
-    policy = Policy(
+def _policy(options: Namespace, server: McpServer) -> Policy:
+    endpoints = (server.endpoint,) if server.url else ()  # It was named by who typed the command.
+    return Policy(
         readonly_mounts=(str(options.dir.resolve()),), memory_mb=MEMORY_MB, allowed_endpoints=endpoints or None
     )
-    for tool in asyncio.run(_list_tools(row.server, policy, options.dir)):
+
+
+def _prompts(options: Namespace, rows: list[_Row]) -> int:
+    from ramet.cli.commands.mcp_prompts import as_data, cells, list_prompts, print_prompt
+
+    server = _usable(options, rows).server
+    policy = _policy(options, server)
+    if options.prompt is not None:
+        print_prompt(options, server, policy)
+        return 0
+    for each in list_prompts(server, policy, options.dir):
+        if options.json:
+            print(json.dumps(as_data(each)))
+        else:
+            _print(*cells(each))
+    return 0
+
+
+def _test(options: Namespace, rows: list[_Row]) -> int:
+    server = _usable(options, rows).server
+    for tool in asyncio.run(_list_tools(server, _policy(options, server), options.dir)):
         if options.json:
             print(json.dumps({"name": tool.name, "description": tool.description, "parameters": tool.args_schema}))
         else:

@@ -7,9 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from msgspec import to_builtins
+
 from ramet.core.arguments import KnownFields, is_unicode
 from ramet.core.errors import InvalidValue
 from ramet.core.mcp.server_url import checked_headers, checked_url, endpoint_of, recorded_header
+from ramet.core.policy.policy import Policy, from_json
 
 PREFIX: Final = "mcp__"
 MAX_SERVERS: Final = 16  #: of one agent
@@ -43,6 +46,7 @@ class McpServer(metaclass=KnownFields):
     url: str = ""  #: the address
     headers: Mapping[str, str] = field(default_factory=dict)  #: of each request to the address
     timeout_s: float = DEFAULT_TIMEOUT_S  #: for the answer to one call
+    policy: Policy | None = None  #: runs in a sandbox of its own, with these rights of its agent's and no others
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.match(self.name):
@@ -57,6 +61,8 @@ class McpServer(metaclass=KnownFields):
         is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
         if not is_number or not 0 < self.timeout_s <= MAX_TIMEOUT_S:
             raise InvalidValue(self._field("timeout_s"), seconds, f"seconds above 0, at most {MAX_TIMEOUT_S:g}")
+        if self.policy is not None:
+            _check_policy(self._field("policy"), self.policy)
 
     def _check_program(self) -> None:
         _check_text(self._field("command"), self.command)
@@ -68,7 +74,7 @@ class McpServer(metaclass=KnownFields):
     def _check_address(self) -> None:
         _check_text(self._field("url"), self.url)
         object.__setattr__(self, "url", checked_url(self._field("url"), self.url))
-        for name in ("command", *_PROGRAM_FIELDS):
+        for name in ("command", *_PROGRAM_FIELDS, "policy"):
             if getattr(self, name):
                 raise InvalidValue(
                     self._field(name), "its value", "none for a server with a url: no program is started"
@@ -98,6 +104,8 @@ class McpServer(metaclass=KnownFields):
             data["env"] = dict(self.env)
         if self.timeout_s != DEFAULT_TIMEOUT_S:
             data["timeout_s"] = self.timeout_s
+        if self.policy is not None:
+            data["policy"] = to_builtins(self.policy)
         return data
 
     def as_guest_data(self) -> dict[str, Any]:
@@ -137,6 +145,12 @@ def as_server(value: object) -> McpServer:
         raise InvalidValue(place, kind, "'stdio' with a command, or 'http' with a url")
     if not fields.get(_TYPES[kind]):
         raise InvalidValue(place, kind, f"a {_TYPES[kind]} with this type")
+    if isinstance(policy := fields.get("policy"), Mapping):
+        try:
+            fields["policy"] = from_json(policy)
+        except InvalidValue as problem:
+            field = f"mcp.{fields.get('name', '?')}.{problem.field}"
+            raise InvalidValue(field, problem.value, problem.accepted) from None
     return McpServer(**fields)
 
 
@@ -152,6 +166,16 @@ def as_servers(values: object) -> tuple[McpServer, ...]:
         if names.count(name) > 1:
             raise InvalidValue("mcp", name, "one server of each name")
     return servers
+
+
+def _check_policy(name: str, policy: object) -> None:
+    """Raise InvalidValue for a policy with values: an entry is recorded, and its values are in `env`."""
+    if not isinstance(policy, Policy):
+        raise InvalidValue(name, type(policy).__name__, "a policy, as a mapping of its fields")
+    if policy.env_vars:
+        raise InvalidValue(f"{name}.env_vars", sorted(policy.env_vars), "none: write them into env of the entry")
+    if isinstance(policy.secrets, Mapping) and any(each is not None for each in policy.secrets.values()):
+        raise InvalidValue(f"{name}.secrets", sorted(policy.secrets), "names of secrets of its agent, without values")
 
 
 def _texts(name: str, values: object) -> tuple[str, ...]:

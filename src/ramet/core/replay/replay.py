@@ -48,6 +48,7 @@ from ramet.core.events import (
     TimeStarted,
     TimeStopped,
     ToolEnded,
+    ToolsLoaded,
     ToolStarted,
     TurnEnded,
     TurnStarted,
@@ -269,6 +270,8 @@ class TreeReplay:
                     ]
                     run.attempt_began_at = _first_remaining(event.kept, run.attempt_began_at)
                     run.turn_began_at = _first_remaining(event.kept, run.turn_began_at)
+            case ToolsLoaded():
+                run.loaded_tools += event.tools
             case ApprovalAsked():
                 run.approvals[event.approval_id] = event
             case ApprovalAnswered():

@@ -128,6 +128,7 @@ class RunReplay:
         default_factory=dict
     )  #: the answers to these questions that came
     past_approvals: list[str] = field(default_factory=list)  #: ids of questions about calls that were answered
+    loaded_tools: list[str] = field(default_factory=list)  #: tools of its MCP servers that its model found
     is_plan_approved: bool = False  #: a person approved the plan that it presented
     frozen_mb: float | None = None  #: memory that its frozen process holds, while it is paused
     sandbox: SandboxStarted | None = None  #: the newest of its newest turn, if it may have outlived its kernel

@@ -48,6 +48,11 @@ async def running_servers(
             await asyncio.wait(tasks)
 
 
+async def run_server(link: AsyncChannel, server: McpServer, environ: Mapping[str, str], cwd: Path) -> None:
+    """Run one server until it, or its session in the host, has ended; the host is told of a failure."""
+    await _Relay(link, server).run(environ, cwd)
+
+
 class _Relay:
     """The relay of one server: it carries messages between the program and the host."""
 

@@ -36,12 +36,16 @@ class ServerToolCall(BaseTool):
         body = json_body(values, "arguments")
         answer = await self.link.ask_resettable(CallMcpTool, body, tool=self.name, call_id=call_id)
         reply = answer.as_(McpCallReply)
-        text = answer.body[: reply.text_size].decode("utf-8", "replace")
+        end = len(answer.body) - reply.definitions_size
+        if reply.definitions_size and call is not None:
+            call.context.tools = (*call.context.tools, *_tools(self.link, answer.body[end:]))
+        text_size = end if reply.text_size is None else reply.text_size
+        text = answer.body[:text_size].decode("utf-8", "replace")
         if reply.is_error:
             raise ToolException(text)
         if reply.text_size is None:
             return text
-        return [{"type": "text", "text": text}, *msgspec.json.decode(answer.body[reply.text_size :])]
+        return [{"type": "text", "text": text}, *msgspec.json.decode(answer.body[text_size:end])]
 
     _arun.__annotations__.clear()  # LangChain looks for a RunnableConfig among them at each call
 
@@ -49,7 +53,11 @@ class ServerToolCall(BaseTool):
 async def server_tools(link: AsyncChannel) -> tuple[BaseTool, ...]:
     """Return the tools of the servers, once each server has listed its tools or has failed."""
     answer = await link.ask(ListMcpTools)
-    return tuple(_tool(link, each) for each in msgspec.json.decode(answer.body))
+    return _tools(link, answer.body)
+
+
+def _tools(link: AsyncChannel, definitions: bytes) -> tuple[BaseTool, ...]:
+    return tuple(_tool(link, each) for each in msgspec.json.decode(definitions))
 
 
 def _tool(link: AsyncChannel, data: dict[str, Any]) -> ServerToolCall:
@@ -58,5 +66,5 @@ def _tool(link: AsyncChannel, data: dict[str, Any]) -> ServerToolCall:
         description=data["description"],
         args_schema=data["parameters"],
         link=link,
-        metadata={"timeout_s": data["timeout_s"] + _MARGIN_S},
+        metadata={"timeout_s": data["timeout_s"] + _MARGIN_S, "read_only": data.get("read_only", False)},
     )

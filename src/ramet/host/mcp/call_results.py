@@ -13,6 +13,7 @@ from ramet.core.errors import InvalidValue, RametError
 from ramet.core.media.blocks import Block, inline_data
 from ramet.core.media.media_types import TEXT, media_type_of
 from ramet.host.mcp.address_transport import NO_CONNECTION
+from ramet.host.mcp.content_text import text_of
 from ramet.tools.mcp.connection_port import McpResult
 
 MAX_SHOWN: Final = 500
@@ -20,7 +21,7 @@ MAX_SHOWN: Final = 500
 
 def result_of(result: types.CallToolResult) -> McpResult:
     """Return the result of a call as text."""
-    parts = [_text_of(block) for block in result.content]
+    parts = [text_of(block) for block in result.content]
     if not parts and result.structured_content is not None:
         parts = [msgspec.json.encode(result.structured_content).decode()]
     files = tuple(file for block in result.content if (file := _file_of(block)) is not None)
@@ -44,24 +45,6 @@ def _file_of(block: types.ContentBlock) -> Block | None:
     except InvalidValue:
         return file  # It is left out later, with the reason.
     return None if is_text else file
-
-
-def _text_of(block: types.ContentBlock) -> str:
-    """Return a block of a result as text; bytes are only named: those of an image or a document follow the text."""
-    match block:
-        case types.TextContent():
-            return block.text
-        case types.ResourceLink():
-            return f"[resource {block.uri}: {block.name}]"
-        case types.EmbeddedResource():
-            resource = block.resource
-            if isinstance(resource, types.TextResourceContents):
-                return f"[resource {resource.uri}]\n{resource.text}"
-            return f"[resource {resource.uri}, {len(resource.blob)} characters of base64]"
-        case types.ImageContent():
-            return f"[image of type {block.mime_type}, {len(block.data)} characters of base64]"
-        case types.AudioContent():
-            return f"[{block.type} of type {block.mime_type}, {len(block.data)} characters of base64: not shown]"
 
 
 def reason_of(error: BaseException) -> str:

@@ -9,11 +9,11 @@ the other; all others are refused here. Its schemas are not compiled, and no ans
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import anyio
 import mcp_types as types
@@ -25,24 +25,34 @@ from pydantic import TypeAdapter, ValidationError
 
 from ramet.core.errors import InvalidValue, McpServerFailed, ProtocolError, RametError
 from ramet.core.mcp.server_entry import McpServer
-from ramet.host.mcp import elicitation, progress_filter
+from ramet.host.mcp import elicitation, progress_filter, server_queries
 from ramet.host.mcp.address_streams import address_streams
 from ramet.host.mcp.address_transport import MAX_MESSAGE_BYTES, MAX_PARTS, NO_CONNECTION
 from ramet.host.mcp.call_clocks import CallClocks
 from ramet.host.mcp.call_results import MAX_SHOWN, reason_of, result_of
 from ramet.host.mcp.logins.login_store import LoginStore
-from ramet.tools.mcp.connection_port import ListedTool, McpResult, OnProgress, SendMessage, ServerRights
+from ramet.tools.mcp.connection_port import (
+    Feature,
+    ListedPrompt,
+    ListedResource,
+    ListedTool,
+    McpResult,
+    OnProgress,
+    SendMessage,
+    ServerRights,
+)
 from ramet.wire.values.json_object import json_object
 
 #: Seconds until a server has listed its tools, unless its own limit for an answer is shorter.
 START_S: Final = 60.0
 #: Seconds for the last messages to a server, from the end of its run.
 LEAVE_S: Final = 2.0
-MAX_TOOLS, MAX_PAGES = 256, 16
+MAX_TOOLS, MAX_PAGES = 2_000, 64
 #: Times that a call may ask for more input, and the seconds before it is called again if it asks for nothing.
 MAX_ROUNDS, ROUND_S = 10, 0.1
 _MAX_ID: Final = 200
 
+T = TypeVar("T")
 _CallResult: TypeAdapter[types.CallToolResult | types.InputRequiredResult] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult
 )
@@ -57,14 +67,23 @@ class _Call(NamedTuple):
     on_progress: OnProgress
 
 
+class _Query(NamedTuple):
+    """Another request that waits for the owner of the session."""
+
+    name: str  #: for the reason of a failure
+    send: Callable[[ClientSession], Awaitable[Any]]
+    result: asyncio.Future[Any]
+
+
 class ServerSession:
     """A session (`ramet.tools.mcp.connection_port.McpConnection`)."""
 
     def __init__(self, server: McpServer, send: SendMessage, rights: ServerRights, logins: LoginStore | None) -> None:
         self._server, self._send, self._rights, self._logins = server, send, rights, logins
         self._inlet, self._outlet = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-        self._calls: asyncio.Queue[_Call | None] = asyncio.Queue()  #: None: the server has ended
-        self._open_calls: set[asyncio.Future[McpResult]] = set()
+        self._calls: asyncio.Queue[_Call | _Query | None] = asyncio.Queue()  #: None: the server has ended
+        self._open_calls: set[asyncio.Future[Any]] = set()
+        self._features: frozenset[Feature] = frozenset()
         self._tools: asyncio.Future[tuple[ListedTool, ...]] = asyncio.get_running_loop().create_future()
         self._tools.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._failure: McpServerFailed | None = None
@@ -94,7 +113,8 @@ class ServerSession:
                 async with asyncio.timeout(start_s):
                     client = Client(self._transport(), cache=None, elicitation_callback=_elicit_here)
                     await stack.enter_async_context(client)
-                    tools = await self._list_tools(client.session)
+                    tools = await self._list_tools(client)
+                    self._features = server_queries.features_of(client.server_capabilities)
                 if not self._tools.done():
                     self._tools.set_result(tools)
                 await self._run_calls(client.session)
@@ -146,8 +166,11 @@ class ServerSession:
                 case _:
                     await self._pass_on(item.message)
 
-    async def _list_tools(self, session: ClientSession) -> tuple[ListedTool, ...]:
+    async def _list_tools(self, client: Client) -> tuple[ListedTool, ...]:
         """Return the tools of all pages, up to the bounds; the session's own method would also read their schemas."""
+        session, capabilities = client.session, client.server_capabilities
+        if capabilities.tools is None and server_queries.features_of(capabilities):
+            return ()
         tools: list[ListedTool] = []
         cursor: str | None = None
         size = 0
@@ -170,7 +193,8 @@ class ServerSession:
     async def _run_calls(self, session: ClientSession) -> None:
         async with asyncio.TaskGroup() as group:
             while (call := await self._calls.get()) is not None:
-                task = group.create_task(self._run_call(session, call))
+                run = self._run_call(session, call) if isinstance(call, _Call) else self._run_query(session, call)
+                task = group.create_task(run)
                 call.result.add_done_callback(partial(_cancel_abandoned, task))
 
     async def _run_call(self, session: ClientSession, call: _Call) -> None:
@@ -224,6 +248,20 @@ class ServerSession:
         params = request.params.model_dump(by_alias=True, mode="json", exclude_none=True)
         return types.ElicitResult.model_validate(await self._elicitation.answer(params))
 
+    async def _run_query(self, session: ClientSession, query: _Query) -> None:
+        name, limit_s = self._server.name, self._server.timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                outcome = await query.send(session)
+        except TimeoutError:
+            return _fail(query, McpServerFailed(name, f"{query.name[:MAX_SHOWN]} did not answer within {limit_s:g} s"))
+        except Exception as error:
+            is_closed = isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED
+            failure = self._failed() if is_closed and self._failure is not None else None
+            return _fail(query, failure or McpServerFailed(name, reason_of(error)))
+        if not query.result.done():
+            query.result.set_result(outcome)
+
     # ---- for other tasks
 
     async def receive(self, message: bytes) -> str:
@@ -268,12 +306,39 @@ class ServerSession:
 
     async def call(self, tool: str, arguments: Mapping[str, Any], on_progress: OnProgress) -> McpResult:
         """Call a tool of the server. Raises McpServerFailed."""
+        return await self._wait(lambda result: _Call(tool, arguments, result, on_progress))
+
+    def offers(self, feature: Feature) -> bool:
+        """Return whether the server said that it has this. False before its tools are known."""
+        return feature in self._features
+
+    async def resources(self) -> tuple[ListedResource, ...]:
+        """Return the resources of the server, and templates. Raises McpServerFailed."""
+        return await self._query("its list of resources", server_queries.list_resources)
+
+    async def read_resource(self, uri: str) -> McpResult:
+        """Return the text of a resource. Raises McpServerFailed."""
+        return await self._query(uri, partial(server_queries.read_resource, uri=uri))
+
+    async def prompts(self) -> tuple[ListedPrompt, ...]:
+        """Return the prompts of the server. Raises McpServerFailed."""
+        return await self._query("its list of prompts", server_queries.list_prompts)
+
+    async def prompt(self, name: str, arguments: Mapping[str, str]) -> McpResult:
+        """Return the text of a prompt with its arguments. Raises McpServerFailed."""
+        return await self._query(name, partial(server_queries.get_prompt, name=name, arguments=arguments))
+
+    async def _query(self, name: str, send: Callable[[ClientSession], Awaitable[T]]) -> T:
+        return await self._wait(lambda result: _Query(name, send, result))
+
+    async def _wait(self, request: Callable[[asyncio.Future[T]], _Call | _Query]) -> T:
+        """Let the owner of the session do this, and wait for its result. Raises McpServerFailed."""
         if self._failure is not None:
             raise self._failed()
-        result: asyncio.Future[McpResult] = asyncio.get_running_loop().create_future()
+        result: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         self._open_calls.add(result)
         try:
-            self._calls.put_nowait(_Call(tool, arguments, result, on_progress))
+            self._calls.put_nowait(request(result))
             return await result
         finally:
             self._open_calls.discard(result)
@@ -355,12 +420,12 @@ async def _elicit_here(context: ClientRequestContext, params: types.ElicitReques
     return types.ElicitResult(action="decline")
 
 
-def _cancel_abandoned(task: asyncio.Task[None], result: asyncio.Future[McpResult]) -> None:
+def _cancel_abandoned(task: asyncio.Task[None], result: asyncio.Future[Any]) -> None:
     """End a call that nobody waits for any more; its server is told."""
     if result.cancelled():
         task.cancel()
 
 
-def _fail(call: _Call, error: McpServerFailed) -> None:
+def _fail(call: _Call | _Query, error: McpServerFailed) -> None:
     if not call.result.done():
         call.result.set_exception(error)

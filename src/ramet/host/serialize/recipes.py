@@ -62,6 +62,8 @@ def recipe(agent: Agent) -> dict[str, Any]:
         data["output"] = dict(agent.output) if isinstance(agent.output, Mapping) else _encode_type(agent.output)
     if agent.mcp:
         data["mcp"] = [each.as_record() for each in agent.mcp_servers]
+    if agent.tool_search != "auto":
+        data["tool_search"] = agent.tool_search
     if agent.hooks is not None:
         data["hooks"] = {"@object": agent.name} if not _is_plain(agent.hooks) else msgspec.to_builtins(agent.hooks)
     if agent.policy is not None:
@@ -83,7 +85,9 @@ def agent_of(data: Mapping[str, Any], *, agents: Mapping[str, Agent], model: Cal
     `model` finds a model object by its name, or raises DefinitionMissing. Raises DefinitionMissing for a function or
     type that is not found.
     """
-    fields: dict[str, Any] = {name: data[name] for name in (*_PLAIN, *_NAMES, "budget_note") if name in data}
+    fields: dict[str, Any] = {
+        name: data[name] for name in (*_PLAIN, *_NAMES, "budget_note", "tool_search") if name in data
+    }
     fields["capabilities"] = tuple(capability(each) for each in data.get("capabilities", ()))
     if "ref" in data:
         fields["ref"] = AgentRef.parse(data["ref"])

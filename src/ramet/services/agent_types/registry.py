@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
     from ramet.agent.external.external import External
+    from ramet.core.mcp.server_entry import McpServer
 
 GROUP: Final = "ramet.agent_types"
 _METHODS: Final = ("check", "open")
@@ -64,12 +65,14 @@ class AgentTypes(Mapping[str, AgentType]):
 
 
 def create_default_types(
-    models: Mapping[str, str | BaseChatModel] | None = None, programs: Mapping[str, External] | None = None
+    models: Mapping[str, str | BaseChatModel] | None = None,
+    programs: Mapping[str, External] | None = None,
+    mcp_servers: Mapping[str, McpServer] | None = None,
 ) -> Mapping[str, AgentType]:
     """Return the default agent types of a server: llm, function, command, external, and plugins.
 
-    The default model of llm needs no key. `models` are the server's own names for models, and `programs` the operator's
-    programs of other makers.
+    The default model of llm needs no key. `models` are the server's own names for models, `programs` the operator's
+    programs of other makers, and `mcp_servers` the operator's MCP servers.
     """
     from ramet.services.agent_types.command.type import CommandType
     from ramet.services.agent_types.external.type import ExternalType
@@ -77,7 +80,12 @@ def create_default_types(
     from ramet.services.agent_types.llm.type import LlmType
 
     return AgentTypes(
-        [LlmType(models, default="offline"), FunctionType(), CommandType(), ExternalType(programs, models)]
+        [
+            LlmType(models, default="offline", mcp_servers=mcp_servers),
+            FunctionType(),
+            CommandType(),
+            ExternalType(programs, models),
+        ]
     )
 
 

@@ -14,6 +14,7 @@ from msgspec import structs
 from ramet.agent.external.external import External
 from ramet.core.ids import safe_name
 from ramet.core.liveness.watch_settings import Watch
+from ramet.core.mcp.server_entry import McpServer
 from ramet.disk.state_folder import JOURNAL, state_folder
 from ramet.host.sandbox.sandboxes import BackendName
 from ramet.isolation.contract import Backend
@@ -63,7 +64,7 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
         "policy_adapter": None if config.policy_adapter is None else find_policy_adapter(config.policy_adapter),
         "policy_timeout_s": float(config.policy_timeout_s),
         "address": config.address,
-        "types": create_default_types(ModelAliases(config.models, environ), programs_of(config)),
+        "types": create_default_types(ModelAliases(config.models, environ), programs_of(config), servers_of(config)),
         "token": None if config.token is None else config.token.read(environ),
         "teams": config.teams,
         "notify": {name: each.target(f"notify.{name}", environ) for name, each in config.notify.items()},
@@ -156,6 +157,11 @@ def rules_of(config: Config) -> Rules:
 def programs_of(config: Config) -> Mapping[str, External]:
     """Return the operator's programs of other makers, by name."""
     return {name: each.external for name, each in config.external.items()}
+
+
+def servers_of(config: Config) -> Mapping[str, McpServer]:
+    """Return the operator's MCP servers, by name."""
+    return {name: each.server for name, each in config.mcp_servers.items()}
 
 
 def turn_limits(limits: ServiceLimits) -> TurnLimits:

@@ -21,6 +21,8 @@ from ramet.core.ids import checked_name
 from ramet.core.liveness.watch_settings import ACTIONS, MAX_SAME_CALL
 from ramet.services.config import validators
 from ramet.services.config.external_programs import ExternalSettings, external_of
+from ramet.services.config.mcp_servers import SETTING as MCP_SERVERS
+from ramet.services.config.mcp_servers import McpServerSettings, mcp_server_of
 from ramet.services.config.notification_targets import NotifySettings, notify_of
 from ramet.services.config.settings import (
     TOKEN_VARIABLE,
@@ -44,6 +46,8 @@ MAX_FILE: Final = 64 * 1024
 DEFAULT: Final = "default"
 COMMAND_LINE: Final = "the command line"
 
+_CAPITAL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
+
 Check = Callable[[str, Any, pathlib.Path], Any]  #: called with name, value, and the base folder of relative paths
 
 
@@ -64,6 +68,7 @@ class Config(Struct, frozen=True, kw_only=True):
     address: str | None = None  #: None: the listening address
     models: Mapping[str, ModelAlias] = {}
     external: Mapping[str, ExternalSettings] = {}  #: programs of other makers, by name
+    mcp_servers: Mapping[str, McpServerSettings] = {}  #: MCP servers that agents name, by name
     limits: ServiceLimits = ServiceLimits()
     retention: RetentionSettings = RetentionSettings()
     bundles: BundleSettings = BundleSettings()
@@ -95,7 +100,12 @@ class Setting(NamedTuple):
 
     @property
     def variable(self) -> str:
-        return "RAMET_" + self.name.upper().replace(".", "_")
+        return "RAMET_" + _CAPITAL.sub("_", self.name).upper().replace(".", "_")
+
+    @property
+    def attribute(self) -> str:
+        """The dotted name of its attribute of a configuration."""
+        return _CAPITAL.sub("_", self.name).lower()
 
 
 def _plain_check(check: Callable[[str, Any], Any]) -> Check:
@@ -113,6 +123,7 @@ SETTINGS: Final = (
     Setting("policy_timeout_s", _plain_check(validators.parse_int(1, 3_600)), number=True),
     Setting("models", validators.model_of, many=True),
     Setting("external", external_of, many=True),
+    Setting(MCP_SERVERS, mcp_server_of, many=True),
     Setting("limits.body_bytes", _plain_check(validators.parse_int(1_024, 2**31)), number=True),
     Setting("limits.queue", _plain_check(validators.parse_int(0, 10_000)), number=True),
     Setting("limits.agents", _plain_check(validators.parse_int(1, 1_000_000)), number=True),
@@ -299,6 +310,7 @@ class _Sources:
             return ConfigReport(None, tuple(self._problems))
         values.setdefault("working_dir", pathlib.Path.cwd())
         origins = {each.name: DEFAULT for each in SETTINGS if not each.many} | self._origins
+        values["mcp_servers"] = values.pop(MCP_SERVERS, {})
         return ConfigReport(Config(**values, **groups, origins=origins), ())
 
     def _group_values(self, group: str) -> dict[str, Any]:

@@ -45,6 +45,7 @@ _STORE: Final = (
 )
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
 _FUNCTION: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,254}:[A-Za-z_][A-Za-z0-9_]{0,63}\Z")
+_MCP_SERVER: Final = re.compile(r"mcp__[A-Za-z0-9][A-Za-z0-9_-]{0,31}\Z")
 #: The names in `spawn_info.tools` of an agent of the type "llm"; a rule must name each tool.
 TOOLS: Final = ("Read", "Write", "Edit", "Glob", "Grep", "Bash", "python")
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -315,9 +316,10 @@ def endpoint_of(field: str, value: Any) -> str:
 
 def tool_of(field: str, value: Any) -> str:
     """Check the name of a tool that an agent of the type "llm" may use, or of a function of an image."""
-    if value in TOOLS or (isinstance(value, str) and _FUNCTION.match(value)):
+    if value in TOOLS or (isinstance(value, str) and (_FUNCTION.match(value) or _MCP_SERVER.match(value))):
         return str(value)
-    raise InvalidValue(field, value, f"one of {', '.join(TOOLS)}, or module:function of an image")
+    accepted = f"one of {', '.join(TOOLS)}, module:function of an image, or mcp__server with an MCP server's name"
+    raise InvalidValue(field, value, accepted)
 
 
 def names_in(field: str, value: Mapping[Any, Any]) -> Mapping[str, Any]:

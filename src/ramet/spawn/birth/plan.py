@@ -38,9 +38,10 @@ from ramet.spawn.grants import (
     composition_grant,
     narrowed_to,
     program_of,
+    server_grant,
     with_definition_mounts,
 )
-from ramet.spawn.mcp.server_connections import without_server_tools
+from ramet.spawn.mcp.tool_list import without_server_tools
 from ramet.spawn.ports import TreePorts
 from ramet.spawn.run import Run
 from ramet.tools.agents.peers import peer_tools
@@ -248,7 +249,10 @@ def check_tools(tools: Sequence[BaseTool], is_inside: bool, services: TreePorts)
 
 
 def check_servers(agent: Agent, grant: Grant | None, services: TreePorts) -> None:
-    """Raise InvalidValue if an agent has MCP servers and no right to them, and MissingExtra without their client."""
+    """Raise InvalidValue if an agent has MCP servers and no right to them, and MissingExtra without their client.
+
+    Raises SpawnRefused if the policy of a server asks for a right that the agent lacks.
+    """
     if not agent.mcp:
         return
     names = ", ".join(each.name for each in agent.mcp_servers)
@@ -265,6 +269,9 @@ def check_servers(agent: Agent, grant: Grant | None, services: TreePorts) -> Non
             accepted = f"an address within policy.allowed_endpoints: {server.endpoint!r} is not among them"
             raise InvalidValue(f"mcp.{server.name}.url", server.url, accepted)
     services.mcp_client.check()
+    for each in agent.mcp_servers:
+        if each.policy is not None:
+            server_grant(each, grant)
 
 
 def _package_folders(agent: Agent, services: TreePorts) -> tuple[str, ...]:

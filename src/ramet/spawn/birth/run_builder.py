@@ -146,6 +146,7 @@ class RunBuilder:
                 forwarding=services.forwarding,
                 mcp_client=services.mcp_client,
                 mcp_packages=services.mcp_packages,
+                loaded_tools=dict.fromkeys(parent.sandbox.loaded_tools, False) if plan.is_fork and parent else {},
                 variables=partial(_variables_of, info, plan.grant, services),
             ),
             time_started_at=services.clock.monotonic(),
@@ -157,6 +158,7 @@ class RunBuilder:
             context.budget_note = partial(budget_note, run, self._register.limits)
         context.on_usage = run.count
         run.sandbox.on_start = lambda: self._supervisor.on_lost_monitors(run)
+        run.sandbox.admit_server = partial(self._register.admission.holding, run)
         run.sandbox.on_process_change = partial(self._supervisor.time_stops.update, run)
         context.wait_without_time = partial(self._supervisor.time_stops.while_waiting, run)
         context.on_chunk = lambda chunk: self._pass_on(run, chunk)

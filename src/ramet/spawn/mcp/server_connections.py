@@ -8,24 +8,24 @@ the session. A server that fails costs its tools, and no turn.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-import msgspec
-from langchain_core.tools import BaseTool
-
-from ramet.agent.toolset import allows_server_tool
+from ramet.agent.toolset import allows_resources_of, resource_tools
 from ramet.core.errors import Aborted, InvalidValue, McpServerFailed, ProtocolError, Unknown
 from ramet.core.events import EndpointAsked, Notice, ToolProgressed
 from ramet.core.mcp.server_entry import PREFIX, McpServer
+from ramet.core.tool_names import TOOL_SEARCH
 from ramet.spawn.masking import masked_text
-from ramet.spawn.mcp.tool_definitions import ServerTool, definition_of
+from ramet.spawn.mcp.resource_tools import ResourceTools
+from ramet.spawn.mcp.tool_list import ToolList, definitions_json, without_server_tools
 from ramet.spawn.run import Run
 from ramet.tools.agents.report_framing import FLAG, neutralise
 from ramet.tools.mcp.answer_form import Value
 from ramet.tools.mcp.connection_port import (
+    ListedPrompt,
     ListedTool,
     McpConnection,
     McpResult,
@@ -36,8 +36,6 @@ from ramet.tools.mcp.connection_port import (
 from ramet.wire.guest_protocol.guest_to_host import CallMcpTool, ConnectMcpServer, PassMcpMessage
 from ramet.wire.values.json_object import json_object
 
-#: Tools of all servers of a run, and bytes of their definitions: they are part of every request to the model.
-MAX_TOOLS, MAX_DEFINITION_BYTES = 100, 256 * 1024
 MAX_ARGUMENTS: Final = 1024 * 1024
 #: Seconds until all servers have listed their tools, or have failed.
 WAIT_S: Final = 90.0
@@ -68,13 +66,6 @@ class _ServerState:
         return await asyncio.shield(self.connection)
 
 
-class _Origin(NamedTuple):
-    """The place of a tool: its server, and its name there."""
-
-    server: _ServerState
-    tool: str
-
-
 class McpConnections:
     """The connections of one sandbox, whose guest is hostile. They end with its channel."""
 
@@ -83,11 +74,18 @@ class McpConnections:
         self._servers = {each.name: _ServerState(each) for each in run.agent.mcp_servers}
         self._calls: dict[int, asyncio.Future[McpResult]] = {}  #: by the number of their request
         self._abandoned: set[int] = set()  #: of these, by the guest
-        self._origins: dict[str, _Origin] = {}  #: by the name that a model calls
+        self._tools = ToolList(run, self._report)
+        self._resources: ResourceTools | None = None  #: if the run may use resources of a server
+        run.sandbox.server_prompts = self
 
-    async def connect(self, request: ConnectMcpServer, send: Callable[[bytes], Awaitable[None]]) -> None:
-        """Own the session with a server until the server ends. Raises McpServerFailed, ProtocolError."""
-        server, client = self._find(request.server), self._run.sandbox.mcp_client
+    async def connect(
+        self, request: ConnectMcpServer, send: Callable[[bytes], Awaitable[None]], *, sandbox: str = ""
+    ) -> None:
+        """Own the session with a server until the server ends. Raises McpServerFailed, ProtocolError.
+
+        `sandbox` is the name of the server whose own sandbox requests it; empty: the sandbox of the agent does.
+        """
+        server, client = self._find(request.server, sandbox), self._run.sandbox.mcp_client
         if server.is_connected:
             raise ProtocolError(f"a second connection to the MCP server {server.entry.name!r}")
         server.is_connected = True
@@ -107,14 +105,19 @@ class McpConnections:
         finally:
             server.fail("its connection was closed")
 
-    async def receive(self, request: PassMcpMessage, body: bytes) -> None:
+    async def end(self, name: str, reason: str) -> None:
+        """Take the end of the sandbox of a server."""
+        server = self._servers[name]
+        if not server.connection.done() and not self._run.context.abort.aborted:
+            server.has_failed = True
+            self._report(str(McpServerFailed(name, reason)))
+        server.fail(reason)
+
+    async def receive(self, request: PassMcpMessage, body: bytes, *, sandbox: str = "") -> None:
         """Take a message of a server, or its end. Raises McpServerFailed, ProtocolError."""
-        server = self._find(request.server)
+        server = self._find(request.server, sandbox)
         if request.end:
-            if not server.connection.done():
-                server.has_failed = True
-                self._report(str(McpServerFailed(server.entry.name, request.end)))
-            return server.fail(request.end)
+            return await self.end(server.entry.name, request.end)
         if server.entry.url:
             raise ProtocolError(f"a message of the MCP server {server.entry.name!r}, to which the host connects")
         self._on_refused(server, await (await server.wait_open()).receive(body))
@@ -141,35 +144,47 @@ class McpConnections:
             self._report(f"the MCP server {server.entry.name!r} asked for {method!r}, and was refused")
 
     async def list_tools(self) -> bytes:
-        """Wait for the servers, give the run the tools that its agent may use, and return their definitions as JSON."""
-        definitions: list[ServerTool] = []
-        own_names = {each.name for each in without_server_tools(self._run.context.tools)}
-        size = 0
-        self._origins.clear()
-        for server, listed_tools in await self._listed():
-            left_out: list[str] = []
-            for listed in listed_tools:
-                name = server.entry.tool_name(listed.name)
-                if not allows_server_tool(self._run.agent, server.entry, name):
-                    continue
-                try:
-                    if name in self._origins or name in own_names:
-                        raise InvalidValue("name", name, "one tool of each name")
-                    definition = definition_of(server.entry, listed)
-                    size += definition.size
-                    if len(self._origins) >= MAX_TOOLS or size > MAX_DEFINITION_BYTES:
-                        accepted = f"at most {MAX_TOOLS} tools, of {MAX_DEFINITION_BYTES} bytes together"
-                        raise InvalidValue("tools", name, accepted)
-                except InvalidValue as refusal:
-                    left_out.append(f"{name[:100]} ({refusal.field}: {refusal.accepted})")
-                    continue
-                self._origins[name] = _Origin(server, listed.name)
-                definitions.append(definition)
-            if left_out:
-                self._report(f"tools of the MCP server {server.entry.name!r} that are left out: {', '.join(left_out)}")
+        """Wait for the servers, give the run what its agent may use of them, and return the definitions as JSON."""
         context = self._run.context
-        context.tools = (*without_server_tools(context.tools), *definitions)
-        return msgspec.json.encode([each.as_data() for each in definitions])
+        context.tools = without_server_tools(context.tools)
+        listed = await self._listed()
+        self._resources = self._resource_tools([server for server, _ in listed])
+        self._tools.fill([(server.entry, tools) for server, tools in listed])
+        return definitions_json(context.tools)
+
+    def _resource_tools(self, servers: Iterable[_ServerState]) -> ResourceTools | None:
+        """Give the run the tools for resources that its agent may use, if a server has resources."""
+        agent, context = self._run.agent, self._run.context
+        names = resource_tools(agent) - {each.name for each in context.tools}
+        connections = {
+            each.entry.name: each.connection.result()
+            for each in servers
+            if allows_resources_of(agent, each.entry) and each.connection.result().offers("resources")
+        }
+        if not names or not connections:
+            return None
+        tools = ResourceTools(connections)
+        context.tools = (*context.tools, *(each for each in tools.definitions() if each.name in names))
+        return tools
+
+    async def list_prompts(self, server: str) -> tuple[ListedPrompt, ...]:
+        """Return the prompts of a server; none if it does not offer any. Raises McpServerFailed and Unknown."""
+        connection = await self._find_for_host(server)
+        return await connection.prompts() if connection.offers("prompts") else ()
+
+    async def render_prompt(self, server: str, name: str, arguments: Mapping[str, str]) -> str:
+        """Return the text of a prompt. Raises McpServerFailed and Unknown."""
+        result = await (await self._find_for_host(server)).prompt(name, arguments)
+        if result.is_error:
+            raise McpServerFailed(server, result.text)
+        return result.text
+
+    async def _find_for_host(self, server: str) -> McpConnection:
+        if server not in self._servers:
+            raise Unknown("MCP server", server, tuple(self._servers))
+        connection = await self._servers[server].wait_open()
+        await connection.tools()  # Before, it has not said what it offers.
+        return connection
 
     async def _listed(self) -> list[tuple[_ServerState, tuple[ListedTool, ...]]]:
         """Return the tools of each server; a server that is not ready in time has none."""
@@ -181,17 +196,18 @@ class McpConnections:
                         listed.append((server, await (await server.wait_open()).tools()))
         return listed
 
-    async def call(self, request: CallMcpTool, body: bytes) -> McpResult:
-        """Call a tool of a server; the text of its result cannot pass for a frame or for instructions.
+    async def call(self, request: CallMcpTool, body: bytes) -> tuple[McpResult, bytes]:
+        """Call a tool of a server, the search for them, or a tool for resources.
 
-        Raises McpServerFailed, Unknown and InvalidValue, and Aborted if the guest abandons the call.
+        The text of the result cannot pass for a frame or for instructions. The bytes are definitions of tools that the
+        run has from now on, as JSON. Raises McpServerFailed, Unknown and InvalidValue, and Aborted if the guest
+        abandons the call.
         """
-        origin = self._origins.get(request.tool)
-        if origin is None:
-            raise Unknown("tool", request.tool, tuple(self._origins))
         arguments = json_object(body, "arguments", max_bytes=MAX_ARGUMENTS)
-        connection = await origin.server.wait_open()
-        call = asyncio.ensure_future(connection.call(origin.tool, arguments, self._progress_of(request)))
+        if request.tool == TOOL_SEARCH and self._tools.has_search:
+            result, definitions = self._tools.search(arguments)
+            return _framed(result), definitions
+        call = asyncio.ensure_future(self._result_of(request, arguments))
         self._calls[request.id] = call
         try:
             result = await call
@@ -203,8 +219,14 @@ class McpConnections:
             call.cancel()
             del self._calls[request.id]
             self._abandoned.discard(request.id)
-        text, imitated = neutralise(result.text)
-        return result._replace(text=f"{text}\n\n{FLAG}" if imitated else text)
+        return _framed(result), b""
+
+    async def _result_of(self, request: CallMcpTool, arguments: Mapping[str, Any]) -> McpResult:
+        if self._resources is not None and request.tool in resource_tools(self._run.agent):
+            return await self._resources.call(request.tool, arguments)
+        origin = self._tools.origin(request.tool)
+        connection = await self._servers[origin.server].wait_open()
+        return await connection.call(origin.tool, arguments, self._progress_of(request))
 
     def abandon(self, request: int) -> bool:
         """Cancel a call, also at its server; return False if there is no such call."""
@@ -254,9 +276,9 @@ class McpConnections:
             return form.parse(approval.reason)
         return None
 
-    def _find(self, name: str) -> _ServerState:
+    def _find(self, name: str, sandbox: str) -> _ServerState:
         server = self._servers.get(name)
-        if server is None:
+        if server is None or (name if server.entry.policy is not None else "") != sandbox:
             raise ProtocolError(f"an MCP server that this run does not have: {name[:100]!r}")
         return server
 
@@ -264,6 +286,7 @@ class McpConnections:
         self._run.context.emit(Notice, text=masked_text(self._run, text, _MAX_NOTICE))
 
 
-def without_server_tools(tools: Sequence[BaseTool]) -> tuple[BaseTool, ...]:
-    """Return the tools that are of no server: a server's tools belong to one process, and nobody inherits them."""
-    return tuple(each for each in tools if not isinstance(each, ServerTool))
+def _framed(result: McpResult) -> McpResult:
+    """Return a result whose text cannot pass for a frame or for instructions."""
+    text, imitated = neutralise(result.text)
+    return result._replace(text=f"{text}\n\n{FLAG}" if imitated else text)

@@ -35,14 +35,14 @@ class ServerTool(SchemaOnlyTool):
         """Return the bytes of the definition."""
         return len(msgspec.json.encode(self.as_data()))
 
+    def shown_data(self) -> dict[str, Any]:
+        """Return the definition as a model reads it."""
+        return {"name": self.name, "description": self.description, "parameters": self.args_schema}
+
     def as_data(self) -> dict[str, Any]:
         """Return the definition as data, for the guest that calls the tool."""
-        return {
-            "name": self.name,
-            "description": self.description,
-            "parameters": self.args_schema,
-            "timeout_s": self.timeout_s,
-        }
+        is_read_only = bool((self.metadata or {}).get("read_only"))
+        return {**self.shown_data(), "timeout_s": self.timeout_s, "read_only": is_read_only}
 
 
 def definition_of(server: McpServer, listed: ListedTool) -> ServerTool:

@@ -38,7 +38,7 @@ from ramet.models.request_codec import as_data, decode_request, redact_for_guest
 from ramet.spawn.final_answer import checked_answer
 from ramet.spawn.forwarding.mail_forwarding import forward_mail
 from ramet.spawn.forwarding.request_context import context_of_request
-from ramet.spawn.mcp.server_connections import without_server_tools
+from ramet.spawn.mcp.tool_list import without_server_tools
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.approvals import Gates
 from ramet.spawn.sandbox.guest_events import Records
@@ -60,7 +60,7 @@ from ramet.wire.guest_protocol.guest_to_host import AskModel, Done, Record
 from ramet.wire.guest_protocol.host_to_guest import StartConversation
 from ramet.wire.values import values
 
-#: Number of tool lists that one conversation may show to a model: each stays bound for a while.
+#: Number of tool lists of a guest's own that one conversation may show to a model: each stays bound for a while.
 MAX_TOOL_LISTS = 64
 #: The text that a guest receives about a provider that failed.
 NO_ANSWER = "it did not answer"
@@ -136,7 +136,12 @@ class SandboxedConversation:
             permissions=context.permissions,
             permissions_after_plan=context.permissions_after_plan,
             steps=context.steps,
-            mcp=tuple(run.sandbox.mcp_programs.get(each.name, each).as_guest_data() for each in run.agent.mcp_servers),
+            mcp=tuple(
+                run.sandbox.mcp_programs.get(each.name, each).as_guest_data()
+                for each in run.agent.mcp_servers
+                if each.policy is None
+            ),
+            has_servers=bool(run.agent.mcp),
             resumes=run.turn.resumes,
             replied=run.turn.replies if run.turn.resumes else 0,
             objected=run.turn.objections if run.turn.resumes else 0,
@@ -283,7 +288,9 @@ class SandboxedConversation:
             else:
                 key = msgspec.json.encode(each)
                 tools.append(self._schema_tools.get(key) or self._schema_tools.setdefault(key, schema_only_tool(each)))
-        self._tool_lists.add(tuple(map(id, tools)))
+        ids = tuple(map(id, tools))
+        if ids != tuple(map(id, self._run.context.tools)):  # That list grows with the tools that its model finds.
+            self._tool_lists.add(ids)
         if len(self._tool_lists) > MAX_TOOL_LISTS:
             raise ProtocolError(f"more than {MAX_TOOL_LISTS} different lists of tools")
         return tuple(tools)

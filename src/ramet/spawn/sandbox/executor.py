@@ -42,6 +42,7 @@ from ramet.spawn.sandbox.adoption import NotAdopted, adopt_sandbox, describe_san
 from ramet.spawn.sandbox.channel import FinalMessage, GuestChannel
 from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.spawn.sandbox.file_collection import collect_artifacts, sync_files
+from ramet.spawn.sandbox.mcp_servers.mcp_server_sandbox import own_sandboxes
 from ramet.spawn.sandbox.pausing import GivenUp, as_refusal
 from ramet.spawn.sandbox.process import (
     RunningSandbox,
@@ -289,6 +290,7 @@ async def _run_attempt(
             _recording(run, at.backend) as recorded,
             _running_sandbox(run, spec, requests, at) as running,
             _serving(run, grant, running.sandbox, placement),
+            own_sandboxes(run, requests.mcp, placement),
         ):
             run.context.emit(
                 SandboxStarted,

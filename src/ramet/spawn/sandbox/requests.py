@@ -71,7 +71,7 @@ class GuestRequests:
         self._unsettled_bytes = 0  #: bytes that the guest recorded and that are not on disk yet
         self._forwarded = ForwardedRequests(run)
         self._program = ProgramRequests(run) if run.agent.external is not None else None
-        self._mcp = McpConnections(run)
+        self.mcp = McpConnections(run)
         self._intention_gate = IntentionGate(run, step) if conversation is None else None  #: for functions only
         self.channel: GuestChannel | None = None
         self.sandbox = ""  #: globally unique id of the sandbox, if it can outlive its kernel
@@ -172,7 +172,7 @@ class GuestRequests:
                 self._forwarded.update_window(message)
             case guest_to_host.ResetStream() if self._program is not None and self._program.withdraw(message.request):
                 pass
-            case guest_to_host.ResetStream() if self._mcp.abandon(message.request):
+            case guest_to_host.ResetStream() if self.mcp.abandon(message.request):
                 pass
             case guest_to_host.ResetStream():
                 self._forwarded.reset(message)
@@ -444,22 +444,23 @@ class GuestRequests:
             assert self.channel is not None
             await self.channel.send(host_to_guest.StreamChunk(id=request.id), message)
 
-        await self._mcp.connect(request, send)
+        await self.mcp.connect(request, send)
         return Reply()
 
     async def _pass_mcp_message(self, request: guest_to_host.PassMcpMessage, body: bytes) -> Reply:
-        await self._mcp.receive(request, body)
+        await self.mcp.receive(request, body)
         return Reply()
 
     async def _list_mcp_tools(self, _request: guest_to_host.ListMcpTools, _: bytes) -> Reply:
         self._require_conversation()
-        return Reply(None, await self._mcp.list_tools())
+        return Reply(None, await self.mcp.list_tools())
 
     async def _call_mcp_tool(self, request: guest_to_host.CallMcpTool, body: bytes) -> Reply:
-        result = await self._mcp.call(request, body)
+        result, definitions = await self.mcp.call(request, body)
         text = result.text.encode("utf-8", "replace")
         if not result.files or result.is_error:
-            return Reply(answer_data.McpCallReply(is_error=result.is_error), text)
+            reply = answer_data.McpCallReply(is_error=result.is_error, definitions_size=len(definitions))
+            return Reply(reply, text + definitions)
         return Reply(answer_data.McpCallReply(text_size=len(text)), text + msgspec.json.encode(result.files))
 
     @property

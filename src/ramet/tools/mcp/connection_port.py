@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from ramet.core.mcp.server_entry import McpServer
 from ramet.core.media.blocks import Block
 from ramet.tools.mcp.answer_form import AnswerForm, Value
 
+Feature = Literal["resources", "prompts"]
 #: Sends one message to the server, without the end of its line.
 SendMessage = Callable[[bytes], Awaitable[None]]
 
@@ -53,6 +54,32 @@ class ListedTool(NamedTuple):
     schema: Mapping[str, Any]
 
 
+class ListedResource(NamedTuple):
+    """A resource as its server lists it, or a template of the addresses of resources."""
+
+    uri: str
+    name: str
+    description: str = ""
+    mime_type: str = ""
+    is_template: bool = False
+
+
+class PromptArgument(NamedTuple):
+    """An argument of a prompt."""
+
+    name: str
+    description: str = ""
+    is_required: bool = False
+
+
+class ListedPrompt(NamedTuple):
+    """A prompt as its server lists it."""
+
+    name: str
+    description: str = ""
+    arguments: tuple[PromptArgument, ...] = ()
+
+
 class McpResult(NamedTuple):
     """The result of a call, as text for a model, and its images and documents, which are not checked yet."""
 
@@ -81,6 +108,31 @@ class McpConnection(Protocol):
 
     async def call(self, tool: str, arguments: Mapping[str, Any], on_progress: OnProgress) -> McpResult:
         """Call a tool of the server; cancelled here, it is cancelled there. Raises McpServerFailed."""
+
+    def offers(self, feature: Feature) -> bool:
+        """Return whether the server said that it has this. False before its tools are known."""
+
+    async def resources(self) -> tuple[ListedResource, ...]:
+        """Return the resources of the server, and templates. Raises McpServerFailed."""
+
+    async def read_resource(self, uri: str) -> McpResult:
+        """Return the text of a resource. Raises McpServerFailed."""
+
+    async def prompts(self) -> tuple[ListedPrompt, ...]:
+        """Return the prompts of the server. Raises McpServerFailed."""
+
+    async def prompt(self, name: str, arguments: Mapping[str, str]) -> McpResult:
+        """Return the text of a prompt with its arguments. Raises McpServerFailed."""
+
+
+class ServerPrompts(Protocol):
+    """The prompts of the servers that run in a sandbox, while they run."""
+
+    async def list_prompts(self, server: str) -> tuple[ListedPrompt, ...]:
+        """Return the prompts of a server; none if it does not offer any. Raises McpServerFailed and Unknown."""
+
+    async def render_prompt(self, server: str, name: str, arguments: Mapping[str, str]) -> str:
+        """Return the text of a prompt. Raises McpServerFailed and Unknown."""
 
 
 class McpClient(Protocol):

@@ -117,10 +117,11 @@ class HookReply(Struct, frozen=True, kw_only=True):
 
 
 class McpCallReply(Struct, frozen=True, kw_only=True):
-    """The kind of the result of a server's tool; the body is its text, then its files as JSON (inline blocks)."""
+    """The kind of the result of a server's tool; the body is its text, its files, and definitions of tools, as JSON."""
 
     is_error: bool = False
-    text_size: int | None = None  #: bytes of the text; None: no file follows it
+    text_size: int | None = None  #: bytes of the text; None: no file (an inline block) follows it
+    definitions_size: int = 0  #: bytes of the definitions of tools that the run has from now on
 
 
 class Reply(Struct, frozen=True, kw_only=True):

@@ -27,6 +27,12 @@ class StartFunction(HostMessage, frozen=True, kw_only=True, tag="start_function"
     late_size: Count = 0  #: bytes of the late arguments: a JSON array of values to add after the capsule's arguments
 
 
+class StartMcpServer(HostMessage, frozen=True, kw_only=True, tag="start_mcp_server"):
+    """The first message to the sandbox of one server of the Model Context Protocol."""
+
+    server: dict[str, Any]  #: as data
+
+
 class CompactionSettings(Struct, frozen=True, kw_only=True):
     """The thresholds of compaction (`ramet.agent.history.compaction`)."""
 
@@ -63,6 +69,7 @@ class StartConversation(HostMessage, frozen=True, kw_only=True, tag="start_conve
     resumes: bool = False  #: its history may end with an answer that was not processed
     replied: int = 0  #: number of earlier model replies in this turn
     mcp: tuple[dict[str, Any], ...] = ()  #: servers of the Model Context Protocol that the guest starts, as data
+    has_servers: bool = False  #: it has such servers, here or in sandboxes of their own
     objected: int = 0  #: number of earlier times in this turn that it was asked to continue instead of ending
 
 
@@ -119,4 +126,14 @@ class Stop(HostMessage, frozen=True, kw_only=True, tag="stop"):
     reason: str
 
 
-FromHost = StartFunction | StartConversation | Answer | StreamChunk | ResponseHead | ChildEnded | IncomingMail | Stop
+FromHost = (
+    StartFunction
+    | StartConversation
+    | StartMcpServer
+    | Answer
+    | StreamChunk
+    | ResponseHead
+    | ChildEnded
+    | IncomingMail
+    | Stop
+)

@@ -16,6 +16,7 @@ from ramet.agent.loop import MAX_TURNS, record_message
 from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
 from ramet.core.errors import InvalidValue, Unknown
+from ramet.core.mcp.server_entry import PREFIX, McpServer
 from ramet.core.policy.capabilities import Capability
 from ramet.core.policy.policy import Policy, secrets_of, variables_of
 from ramet.host.session import Session
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
 FIELD: Final = "spawn_info.tools"
+MCP_FIELD: Final = "spawn_info.mcp_servers"
 MAX_TOOLS: Final = 200  #: the number of names in `tools`
 
 
@@ -59,6 +61,7 @@ class LlmInfo(Struct, forbid_unknown_fields=True, kw_only=True):
     system_prompt: str = ""
     tools: Sequence[str] = ()
     skills: Sequence[str] = ()  #: names of skills, of the image or else of the served folder's `.ramet/skills`
+    mcp_servers: Sequence[str] = ()  #: names of the server's MCP servers, which run in its sandbox
     modules: Sequence[str] | None = None  #: what `python` may import; None: the top-level modules of the image
     in_image: bool = False  #: whether it works in the image's folder and reads it, or in an empty one
     spawn: bool = False  #: whether it may spawn sub-agents
@@ -70,7 +73,8 @@ class LlmInfo(Struct, forbid_unknown_fields=True, kw_only=True):
 class LlmType:
     """The agent type of models.
 
-    `models` are the server's own names for models; `default` is the model of agents without one.
+    `models` are the server's own names for models; `default` is the model of agents without one. `mcp_servers` are the
+    operator's MCP servers, by the names that agents use.
     """
 
     name = "llm"
@@ -85,8 +89,14 @@ class LlmType:
         "unload_bundle": UnloadBundle,
     }
 
-    def __init__(self, models: Mapping[str, str | BaseChatModel] | None = None, *, default: str = "") -> None:
-        self._models, self._default = models or {}, default
+    def __init__(
+        self,
+        models: Mapping[str, str | BaseChatModel] | None = None,
+        *,
+        default: str = "",
+        mcp_servers: Mapping[str, McpServer] | None = None,
+    ) -> None:
+        self._models, self._default, self._mcp_servers = models or {}, default, mcp_servers or {}
 
     async def check(self, spec: AgentSpec) -> None:
         """Check that the agent can be opened. Raises Unknown if a model, tool, skill or safety policy does not exist.
@@ -105,7 +115,7 @@ class LlmType:
 
         Otherwise it may work in the host.
         """
-        return bool(info.tools or info.spawn or image.tools)
+        return bool(info.tools or info.spawn or info.mcp_servers or image.tools)
 
     async def open(self, spec: AgentSpec) -> RunningAgent:
         """Return an agent that waits for its first turn, or that resumes where another server left it.
@@ -196,6 +206,7 @@ class LlmType:
             spec.run,
             None if isinstance(model, str) else model,
             await _tools(spec),
+            agents=[await self._definition(spec)] if spec.info.mcp_servers else (),
             cwd=_working_folder(spec),
             runtime=spec.runtime,
             secrets=secrets_of(policy),
@@ -239,7 +250,19 @@ class LlmType:
             model=self.model(info.model),
             max_turns=info.max_turns,
             capabilities=code,
+            mcp=self._servers(spec),
         )
+
+    def _servers(self, spec: AgentSpec) -> tuple[McpServer, ...]:
+        """Return the MCP servers that the agent names. Raises Unknown, and InvalidValue for an agent in the host."""
+        names = spec.info.mcp_servers
+        if names and spec.policy is None:
+            raise InvalidValue(MCP_FIELD, list(names), "none without a policy: servers do not run in the host")
+        for name in names:
+            if name not in self._mcp_servers:
+                raise Unknown("MCP server", name, tuple(self._mcp_servers))
+        spec.rules.check_tools(MCP_FIELD, (f"{PREFIX}{name}" for name in names))
+        return tuple(self._mcp_servers[name] for name in dict.fromkeys(names))
 
 
 def _read_skills(spec: AgentSpec) -> Sequence[Skill]:
