@@ -44,6 +44,9 @@ _OF_OWN_LOOP = (
     *("tools", "disallowed_tools", "read_only", "effort", "output", "skills", "memory", "setup", "capabilities", "mcp"),
 )
 
+#: What would let a coordinator work by itself.
+_NOT_OF_COORDINATORS = ("read_only", "skills", "memory", "mcp", "setup", "capabilities", "function", "external")
+
 R = TypeVar("R")
 
 
@@ -89,6 +92,9 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
     #: modules whose sources are sent into the sandbox
     source_modules: Sequence[str] = field(default=(), compare=False, repr=False)
     setup: str = ""  #: Python that runs in its sandbox before a turn, and is no turn itself
+    coordinator: bool = False  #: it only leads other agents: its other tools are for them
+    peers: bool = False  #: its children know each other, and agree on plans and shutdowns with it
+    sibling_list: bool = False  #: its brief ends with a list of the other children of its parent, as it starts
     concludes: bool = False  #: it has task_success, task_fail and task_clarify, like an agent that performs a task
     scope: Scope = "call"
     source: pathlib.Path | None = None
@@ -117,7 +123,7 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
         check_model("model", self.model)
         if self.effort is not None and self.effort not in EFFORTS:
             raise InvalidValue("effort", self.effort, f"{', '.join(EFFORTS)}, or None")
-        for each in ("read_only", "background", "concludes"):
+        for each in ("read_only", "background", "concludes", "coordinator", "peers", "sibling_list"):
             check_bool(each, getattr(self, each))
         if self.budget_note is not None:
             check_bool("budget_note", self.budget_note)
@@ -148,6 +154,12 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
             self._set_external(as_external(self.external))
         if self.function is not None and not callable(self.function):
             raise InvalidValue("function", self.function, "a callable")
+        if self.peers and self.function is not None:
+            raise InvalidValue(
+                "peers", self.peers, "False for an agent without a model of its own: it answers no plans"
+            )
+        if self.coordinator:
+            self._check_coordinator()
         ttl: object = self.cache_ttl_seconds
         if ttl is not None and (isinstance(ttl, bool) or not isinstance(ttl, int | float) or not 0 < ttl < math.inf):
             raise InvalidValue("cache_ttl_seconds", ttl, "seconds above 0, or None")
@@ -163,6 +175,12 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
     def takes_prompt(self) -> bool:
         """True if prompts are its input: it has a model, or is a program of another maker. A function has arguments."""
         return self.function is None or self.external is not None
+
+    def _check_coordinator(self) -> None:
+        """Raise InvalidValue for a setting that would let a coordinator do more than lead other agents."""
+        for each in _NOT_OF_COORDINATORS:
+            if getattr(self, each):
+                raise InvalidValue(each, getattr(self, each), "nothing: a coordinator only leads other agents")
 
     def _set_external(self, external: External) -> None:
         if self.function is not None and not isinstance(self.function, ExternalFunction):

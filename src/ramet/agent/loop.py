@@ -26,6 +26,7 @@ from ramet.tools.agents.task_result import find_declared_result
 from ramet.tools.context import DeclaredResult, ToolUseContext
 from ramet.tools.dispatch import run_tools
 from ramet.tools.model_request import ModelRequest
+from ramet.tools.monitors.command_monitor import monitors_of
 
 MAX_TURNS = 100
 OUTPUT_TRIES = 3  #: maximum final answers that miss their schema or are empty, before the run fails
@@ -91,6 +92,7 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
                 yield event
             if context.final_refusal is not None:
                 raise context.final_refusal
+            await _wait_for_monitors(context, calls)
             declared_result = context.declared_result or (
                 find_declared_result(context.history) if calls is not None else None
             )
@@ -109,6 +111,16 @@ async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
                 async for piece in pieces:
                     yield piece
         raise
+    finally:
+        if (monitors := monitors_of(context)) is not None:
+            await monitors.close()
+
+
+async def _wait_for_monitors(context: ToolUseContext, calls: Sequence[ToolCall] | None) -> None:
+    """Wait for a message before a turn ends whose commands are still monitored."""
+    monitors = monitors_of(context)
+    if monitors and not calls and context.declared_result is None:
+        await context.wait_without_slot(monitors.wait_for_news())
 
 
 def open_calls(history: Sequence[BaseMessage]) -> list[ToolCall] | None:

@@ -9,7 +9,13 @@ from ramet.agent.definition import Agent
 from ramet.agent.tool_entry import EVERYTHING, ToolEntry, parse_entry
 from ramet.core.errors import InvalidValue, NoToolsLeft
 from ramet.core.mcp.server_entry import McpServer
-from ramet.core.tool_names import LIST_MCP_RESOURCES, READ_MCP_RESOURCE, SERVER_TOOLS, TOOL_SEARCH
+from ramet.core.tool_names import (
+    LEADING_TOOLS,
+    LIST_MCP_RESOURCES,
+    READ_MCP_RESOURCE,
+    SERVER_TOOLS,
+    TOOL_SEARCH,
+)
 from ramet.tools.dispatch import ALIASES, tool_flag
 
 if TYPE_CHECKING:
@@ -28,6 +34,7 @@ class Toolset(NamedTuple):
     unknown: tuple[str, ...] = ()  #: entries, allowed or denied, that name no tool here
     not_spawnable: frozenset[str] = frozenset()  #: types it may not spawn: takes precedence over `spawnable`
     withheld: tuple[str, ...] = ()  #: tools that exist but not for this run: depth, children, read-only
+    delegable: tuple[BaseTool, ...] | None = None  #: of a coordinator: what its children may get; None: `tools`
 
     def may_spawn_type(self, name: str) -> bool:
         """Return whether a child of this type may be requested."""
@@ -58,12 +65,24 @@ def resolve_tools(
             continue
         if _is_allowed(tool, agent, may_spawn=may_spawn, is_child=is_child and name not in own_by_name):
             tools[name] = tool
-        else:
+        elif agent.tools is not None or tool_flag(tool, "children", True):
             withheld.append(name)
     has_server_tools = any(_is_of_server(agent, each) for each in agent.tools or ())
     if agent.tools and not has_server_tools and not tools.keys() & selected_tools.keys():
         raise NoToolsLeft(agent.name, tuple(_entry_name(entry) for entry in agent.tool_entries or ()))
-    return Toolset(tuple(tools.values()), spawnable, (*unknown, *unknown_denials), not_spawnable, tuple(withheld))
+    toolset = Toolset(tuple(tools.values()), spawnable, (*unknown, *unknown_denials), not_spawnable, tuple(withheld))
+    return _leading_only(agent, toolset) if agent.coordinator else toolset
+
+
+def _leading_only(agent: Agent, toolset: Toolset) -> Toolset:
+    """Return the toolset of a coordinator, which may give its other tools only to its children.
+
+    Raises NoToolsLeft if it has no tool for leading them.
+    """
+    tools = tuple(each for each in toolset.tools if each.name in LEADING_TOOLS)
+    if not tools:
+        raise NoToolsLeft(agent.name, tuple(_entry_name(entry) for entry in agent.tool_entries or ()))
+    return toolset._replace(tools=tools, delegable=toolset.tools)
 
 
 def allows_server_tool(agent: Agent, server: McpServer, name: str) -> bool:

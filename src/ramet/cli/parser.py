@@ -115,7 +115,11 @@ def _ask(add: Add) -> None:
         runs=True,
         bare=True,
     )
-    ask.add_argument("question", metavar="QUESTION", help="what to find out; - reads it from stdin")
+    ask.add_argument(
+        "question",
+        metavar="QUESTION",
+        help="what to find out, by an agent of a type if it says @TYPE; - reads it from stdin",
+    )
     ask.add_argument("--dir", type=parse_folder, default=".", help="the folder to work in (default: this one)")
     ask.add_argument("--model", type=parse_name, metavar="PROVIDER:NAME", help="default: offline, which needs no key")
     ask.add_argument("--agent", type=parse_name, metavar="TYPE", help="the agent to ask (see ramet agents list)")

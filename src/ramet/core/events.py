@@ -191,6 +191,16 @@ class MailPushed(Event, frozen=True, kw_only=True, tag="mail_pushed"):
     text: str = ""
     asked: str = ""  #: id of the sandbox's request that sent it, unique in its tree
     notify: str = ""  #: id of the run to notify, once, when this run is idle or has ended afterwards
+    request: str = ""  #: what it requests of this run: plan or shutdown; `mail_id` is the id of the request
+    waits: str = ""  #: the call of the sender that waits for the answer
+
+
+class RequestAnswered(Event, frozen=True, kw_only=True, tag="request_answered"):
+    """The answer of this run to the request of its lead, or of a peer that it leads."""
+
+    request_id: str
+    approved: bool
+    text: str = ""
 
 
 class MailDelivered(Event, frozen=True, kw_only=True, tag="mail_delivered"):
@@ -199,6 +209,19 @@ class MailDelivered(Event, frozen=True, kw_only=True, tag="mail_delivered"):
     mail_id: str
     sender: str
     kind: str
+
+
+class MonitorStarted(Event, frozen=True, kw_only=True, tag="monitor_started"):
+    """The start of a command that this run monitors: its lines come as mail."""
+
+    monitor: str
+    command: str
+
+
+class MonitorEnded(Event, frozen=True, kw_only=True, tag="monitor_ended"):
+    """A command that this run monitored has ended, or was stopped."""
+
+    monitor: str
 
 
 class ClampEvent(Event, frozen=True, kw_only=True, tag="clamped"):
@@ -482,6 +505,9 @@ AnyEvent = (
     | ToolProgressed
     | MailPushed
     | MailDelivered
+    | RequestAnswered
+    | MonitorStarted
+    | MonitorEnded
     | ClampEvent
     | PolicyDecided
     | BudgetRefused

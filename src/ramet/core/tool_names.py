@@ -11,16 +11,22 @@ ALIASES: Final = {"Task": "Agent", "Shell": "Bash"}
 READING_TOOLS: Final = frozenset({"Read", "Grep", "Glob", "LS", "NotebookRead"})
 EDITING_TOOLS: Final = frozenset({"Edit", "Write", "MultiEdit", "NotebookEdit"})
 
+#: The tool with which an agent sends a message to another.
+SEND_MESSAGE: Final = "SendMessage"
+
 #: ramet's tools that reach other agents or end a task, and touch no file and no process themselves.
 COORDINATING_TOOLS: Final = frozenset(
     {
         "Agent",
-        "SendMessage",
+        SEND_MESSAGE,
         "TaskOutput",
         "TaskStop",
         "ListAgents",
         "CreateAgent",
         "CallTask",
+        "SubmitPlan",
+        "RequestShutdown",
+        "AnswerRequest",
         "task_success",
         "task_fail",
         "task_clarify",
@@ -37,6 +43,9 @@ LIST_MCP_RESOURCES: Final = "ListMcpResourcesTool"
 READ_MCP_RESOURCE: Final = "ReadMcpResourceTool"
 #: Tools of ramet that an agent has because it has MCP servers.
 SERVER_TOOLS: Final = frozenset({TOOL_SEARCH, LIST_MCP_RESOURCES, READ_MCP_RESOURCE})
+
+#: Tools that a coordinator has: it starts, messages, reads and stops agents, presents a plan, and ends its own task.
+LEADING_TOOLS: Final = (COORDINATING_TOOLS - {"CreateAgent", "CallTask"}) | {EXIT_PLAN_MODE}
 
 #: Tools of ramet and of Claude Code. A rule that names one of them in another case is a mistake.
 KNOWN_TOOLS: Final = (

@@ -17,7 +17,8 @@ from ramet.core.outcome import Result, Status
 from ramet.guest.async_channel import AsyncChannel
 from ramet.models.json_values import sanitize
 from ramet.tools.context import ToolUseContext
-from ramet.tools.run_info import RunView, StopReceipt
+from ramet.tools.decisions import PeerRequest
+from ramet.tools.run_info import MonitorReport, RunView, StopReceipt
 from ramet.tools.spawn_request import CreationReceipt, SpawnHandle, SpawnRequest
 from ramet.wire.code import capsule
 from ramet.wire.guest_protocol import answer_data, guest_to_host
@@ -149,6 +150,14 @@ class ChannelTree:
         if dedupe_s is not None:
             fields["dedupe_s"] = checked_window(dedupe_s)
         return (await self._link.ask(guest_to_host.Send, **fields)).as_(answer_data.Text).text
+
+    async def ask_peer(self, asker: ToolUseContext, request: PeerRequest) -> str:
+        fields = {**request._asdict(), "text": sanitize(request.text)}
+        return (await self._link.ask(guest_to_host.AskPeer, **fields)).as_(answer_data.Text).text
+
+    async def report_monitor(self, reporter: ToolUseContext, report: MonitorReport) -> str:
+        fields = {**report._asdict(), "text": sanitize(report.text)}
+        return (await self._link.ask(guest_to_host.ReportMonitor, **fields)).as_(answer_data.Text).text
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
         return await _stop(self._link, target, reason)

@@ -15,6 +15,7 @@ from weakref import WeakValueDictionary
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
+from ramet.agent.mentions import with_mentioned_calls
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.cuts import WorkCut
 from ramet.core.budget import Hold
@@ -152,7 +153,7 @@ class _Port:
         context.quota = None  # Once: what this process hears of its provider is newer.
         call = _Call(self, context, request, bound_tools)
         if not bound_tools.bound.streams:
-            yield await call.run(call.attempt_whole)
+            yield _with_mentioned_calls(context, request, await call.run(call.attempt_whole))
             return
         pieces: asyncio.Queue[AIMessageChunk | None] = asyncio.Queue()
         call.pieces = pieces
@@ -167,7 +168,7 @@ class _Port:
         try:
             while (chunk := await pieces.get()) is not None:
                 yield chunk
-            yield await task
+            yield _with_mentioned_calls(context, request, await task)
         finally:
             if not task.done():
                 task.cancel()
@@ -195,6 +196,13 @@ class _Port:
             if len(self._bound_tools) > MAX_BOUND_TOOLS:
                 del self._bound_tools[next(iter(self._bound_tools))]
         return bound_tools
+
+
+def _with_mentioned_calls(context: ToolUseContext, request: ModelRequest, reply: AIMessage) -> AIMessage:
+    """Return the reply with the calls that its turn owes a prompt: a fork below the root owes its parent's none."""
+    if context.run.depth or request.is_final_answer or request.is_side_request:
+        return reply
+    return with_mentioned_calls(reply, request.messages, request.step)
 
 
 class _Call:

@@ -12,7 +12,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
 import msgspec
-from langchain_core.messages import AIMessageChunk, HumanMessage
+from langchain_core.messages import AIMessageChunk
 
 from ramet.agent.definition import Agent, check_model
 from ramet.agent.external.external import PRESETS
@@ -20,8 +20,10 @@ from ramet.agent.history.compaction import Compaction
 from ramet.agent.hooks.config import HookConfig
 from ramet.agent.hooks.hooks import HookRunner
 from ramet.agent.loop import MAX_TURNS
+from ramet.agent.mentions import find_mentions, marked_prompt
+from ramet.agent.tool_entry import SPAWNERS
 from ramet.concurrency.deadline import run_shielded
-from ramet.core.arguments import check_instance, check_text
+from ramet.core.arguments import check_bool, check_instance, check_text
 from ramet.core.errors import BusyError, Denied, InvalidValue, RametError, Unknown
 from ramet.core.events import Event
 from ramet.core.ids import ROOT_NAME
@@ -82,7 +84,8 @@ class Session(Generic[T]):
 
     Every tool call of the tree must pass the `gate`, if there is one. A `history` begins a new session; with one, a
     `session_id` that is recorded is refused. With a `state_owner`, an agent of a server, the states of the tree belong
-    to that owner, whatever the names of its agents are. `verbose` prints on stderr what the agents do.
+    to that owner, whatever the names of its agents are. With `mentions`, an agent type that a prompt mentions
+    (`@reviewer`) is spawned in that turn, whatever the model says. `verbose` prints on stderr what the agents do.
     """
 
     _paused_turn: asyncio.Future[Result[T]] | None = None  #: of a turn that `ask` left while it was paused
@@ -118,9 +121,12 @@ class Session(Generic[T]):
         gate: SafetyGate | None = None,
         history: Sequence[BaseMessage] = (),
         state_owner: str = "",
+        mentions: bool = False,
         verbose: bool = False,
     ) -> None:
         _check_arguments(llm, model, limits, runtime, root_policy, history)
+        check_bool("mentions", mentions)
+        self._mentions = mentions
         if verbose:
             show_logs(verbose=True)
         self._cwd = _folder(cwd)
@@ -205,6 +211,7 @@ class Session(Generic[T]):
         gate: SafetyGate | None = None,
         approver: Callable[..., Any] | None = None,
         compaction: Compaction | Literal[False] | None = None,
+        mentions: bool = False,
         prepare: Callable[[Run], None] | None = None,
     ) -> Self:
         """Resume a recorded conversation, by its `session_id` or its root's id.
@@ -218,7 +225,7 @@ class Session(Generic[T]):
         DefinitionMissing for an object that the journal can only name and the caller does not supply.
         """
         self = cls.__new__(cls)
-        self._cwd = _folder(cwd)
+        self._cwd, self._mentions = _folder(cwd), mentions
         self._own_runtime = runtime is None
         self.runtime = runtime or AgentRuntime(self._cwd)
         self._beginning, self._starting, self._closings = None, asyncio.Lock(), 0
@@ -347,16 +354,29 @@ class Session(Generic[T]):
         ):  # Readers get only recorded events: wait, so that those of an earlier turn are not read here.
             await run.context.wait_persisted()
         self._check_free()  # Another prompt may have arrived while the hooks inspected this one.
+        mentions = self._find_mentions(text)
+        is_free = (run.state is State.IDLE or run.turns == 0) and not run.context.is_paused
+        if mentions and not is_free:
+            raise BusyError("another turn is under way, or paused: a prompt with a mention begins a turn of its own")
         # After a kill the brief is pending already.
         brief = run.agent.initial_prompt if run.turns == 0 and not run.pending else ""
-        message = HumanMessage(content=f"{brief}\n\n{prompt}".strip() if brief else prompt)
+        content = f"{brief}\n\n{prompt}".strip() if brief else prompt
+        message = marked_prompt(content, mentions, run.context.history)
         turn = TurnStream(run, self._open_tree.recorder, self._turn_over)
-        if (run.state is State.IDLE or run.turns == 0) and not run.context.is_paused:
+        if is_free:
             self._open_tree.tree.supervisor.prompt(run, message)
         else:
             # A notice has woken the run, and the prompt joins that turn; or it is paused, and the prompt is kept.
             self.send(str(message.content))
         return run, turn
+
+    def _find_mentions(self, prompt: str) -> tuple[str, ...]:
+        """Return the agent types that a prompt mentions. Raises Unknown, InvalidValue."""
+        context = self._root.context
+        if not self._mentions:
+            return ()
+        may_spawn = any(tool.name in SPAWNERS for tool in context.tools)
+        return find_mentions(prompt, self._open_tree.tree.spawnable(context) if may_spawn else ())
 
     def listen(self) -> TurnStream | None:
         """Return a stream of the running turn that no prompt of this session started, if there is one.

@@ -35,13 +35,14 @@ from ramet.core.replay.codec import StoredMessage
 from ramet.core.replay.replay import CLOSED, OPEN, RAISED, TreeReplay, amount
 from ramet.core.replay.run_replay import RunReplay
 from ramet.models.messages import KINDS, decode
-from ramet.spawn.birth.plan import Plan, check_tools
+from ramet.spawn.birth.plan import Plan, check_tools, own_tools_of
 from ramet.spawn.birth.record import (
     Values,
     capsule_in,
     clone_in,
     cwd_of,
     grant_of,
+    inheritable_names,
     limits_of,
     narrowed_in,
     request_of,
@@ -89,6 +90,8 @@ def rebuild_tree(tree: RunTree, replay: TreeReplay, supplies: ResumeInputs) -> R
         for mail_id, asker in each.awaiting_idle.items():
             if asker in replay.runs and f"idle:{mail_id}" not in replay.runs[asker].mail_ids:
                 tree.post.await_idle(runs[each.id], mail_id, asker)
+    open_calls = [(each.id, call) for each in replay.runs.values() for call in each.started_calls]
+    tree.peers.restore(replay.peer_requests.newest.values(), open_calls)
     return runs[replay.root.id]
 
 
@@ -100,10 +103,14 @@ def resume_tree(tree: RunTree, replay: TreeReplay) -> None:
     for run, _ in run_replays:
         if not run.is_living:  # Before idle runs are considered, which would end if nothing could come any more.
             tree.post.report_end_to_all(run)  # Does nothing if its notices are recorded: their ids show this.
+    tree.peers.resume()
+    for run, _ in run_replays:
+        if run.is_living and run.sandbox.replay is None:
+            tree.monitor_reports.end_lost(run)
     for run, each in run_replays:
         if not run.is_living:
             continue
-        if _is_stopped(run, each):
+        if _is_stopped(run, each) or replay.peer_requests.accepts_shutdown(each.id):
             run.turn.verdict = TurnResult(
                 Status.CANCELLED, error=ErrorInfo(type="Aborted", message="it was being stopped")
             )
@@ -130,7 +137,8 @@ async def leave_ended_copies(tree: RunTree, replay: TreeReplay) -> None:
         if run is None or not run.is_living:
             continue
         is_orphan = not run.detached and run.parent is not None and run.parent.info.id in ended
-        if is_orphan or _is_stopped(run, each) or _is_lost(run, each):
+        accepts_shutdown = replay.peer_requests.accepts_shutdown(each.id)
+        if is_orphan or accepts_shutdown or _is_stopped(run, each) or _is_lost(run, each):
             ended.add(each.id)
             await leave_worktree(run, tree.register.services.git)
 
@@ -204,7 +212,7 @@ def _restore_run(
     try:
         agent = supplies.agent(spawn_data["agent"])
         cwd = cwd_of(spawn_data)
-        toolset = _toolset(agent, replay, parent, supplies, services.own_tools(agent, cwd), register)
+        toolset = _toolset(agent, replay, parent, supplies, own_tools_of(agent, cwd, parent, services), register)
         values = Values(
             path=spawn_event.path,
             secrets=supplies.secrets,
@@ -296,6 +304,7 @@ def _restore_run(
     letters = [Mail(id=each.id, sender=each.sender, text=each.text, kind=each.kind) for each in replay.unread_mail()]  # type: ignore[arg-type]  # written by us
     run.context.mailbox.restore(letters, seen_ids=replay.mail_ids)
     run.recent_mail = replay.recent_mail
+    run.monitors, run.monitor_count = dict.fromkeys(replay.monitors, 0), replay.monitor_count
     if spawn_data.get("brief") and not replay.is_briefed:
         run.pending.append(HumanMessage(content=spawn_data["brief"]))
     if replay.result is not None:
@@ -367,8 +376,8 @@ def _toolset(
     register: RunRegistry,
 ) -> Toolset:
     if replay.spawn_event.mode == "fork" and parent is not None:
-        return Toolset(parent.context.tools)
-    available = parent.context.tools if parent is not None else _root_tools(replay, supplies, own_tools)
+        return Toolset(parent.context.tools, delegable=parent.rights[-1].delegable)
+    available = parent.inheritable_tools if parent is not None else _root_tools(replay, supplies, own_tools)
     may_spawn = (parent.info.depth + 1 if parent is not None else 0) < register.limits.depth
     try:
         return resolve_tools(agent, available, may_spawn=may_spawn, is_child=parent is not None, own=own_tools)
@@ -383,10 +392,11 @@ def _root_tools(replay: RunReplay, supplies: ResumeInputs, own_tools: Sequence[B
     """
     supplied = {tool.name: tool for tool in supplies.tools}
     own_names = {tool.name for tool in own_tools}
-    for name in replay.spawn_event.tools:
+    names = inheritable_names(replay.spawn_event)
+    for name in names:
         if name not in supplied and name not in own_names:
             raise DefinitionMissing("tool", name)
-    return tuple(supplied[name] for name in replay.spawn_event.tools if name not in own_names)
+    return tuple(supplied[name] for name in names if name not in own_names)
 
 
 def _restore_result(run: Run, result: Result) -> None:

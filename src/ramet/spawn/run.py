@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from langchain_core.messages import BaseMessage
 
@@ -43,6 +43,9 @@ from ramet.tools.run_info import RunInfo
 from ramet.tools.spawn_request import SpawnRequest
 from ramet.wire.code.capsule import PackedCall
 from ramet.wire.values.values import EncodedValue
+
+if TYPE_CHECKING:
+    from langchain_core.tools import BaseTool
 
 _SAME_TIME_S = 1e-6  #: two ends of time limits this close to each other count as equal
 
@@ -107,6 +110,7 @@ class RunSandbox:
     current: Sandbox | None = None  #: set while a process of it lives
     served_ports: ServedPorts = field(default_factory=ServedPorts)  #: its ports, while a sandbox of it is active
     on_process_change: Callable[[], None] = lambda: None  #: called when `current` has ended, was frozen or was thawed
+    on_start: Callable[[], None] = lambda: None  #: called when a new process of it begins
     on_pause: Callable[[], None] | None = None  #: called when a pause of it may have begun or ended
     cut: Callable[[], None] | None = None  #: ends its process, which goes on from the record after a pause
     on_state: Callable[[], None] | None = None  #: called when the state of the run may have changed
@@ -150,6 +154,8 @@ class Run:
     recent_mail: RecentMail | None = None  #: None until mail from outside arrives
     waits_for_idle: set[str] = field(default_factory=set)  #: runs whose idle notice it awaits before its end
     awaiting_idle: dict[str, str] = field(default_factory=dict)  #: mail ids, and the runs to notify when it is idle
+    monitors: dict[str, int] = field(default_factory=dict)  #: commands that it monitors, with the number of batches
+    monitor_count: int = 0  #: so many were started
     wake_count: int = 0  #: turns begun by a notice since the last message of a user
     activations: int = 1  #: a finished agent that receives mail lives again
     children: dict[RunId, Run] = field(default_factory=dict)  #: the living children
@@ -357,6 +363,12 @@ class Run:
         Resuming a run widens nothing.
         """
         return all(each.may_spawn_type(name) for each in self.rights)
+
+    @property
+    def inheritable_tools(self) -> tuple[BaseTool, ...]:
+        """The most that its children may get: its own tools, or those that a coordinator may only give on."""
+        delegable = self.rights[-1].delegable
+        return self.context.tools if delegable is None else delegable
 
     def seconds_at_most(self) -> float:
         """Return the tightest time limit here and above: nothing that ends with this run lives longer."""

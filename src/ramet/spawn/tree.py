@@ -17,7 +17,9 @@ from ramet.spawn.birth.plan import spawnable
 from ramet.spawn.birth.record import key_of, restore_counters, with_dedupe_key
 from ramet.spawn.birth.spawner import Spawner
 from ramet.spawn.handle import Handle
+from ramet.spawn.lifecycle.group_requests import PeerRequests, check_mail
 from ramet.spawn.lifecycle.mail import MailRouter
+from ramet.spawn.lifecycle.monitor_reports import MonitorReports
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.ports import Authoring, Memory, TreePorts
 from ramet.spawn.registry import RunRegistry
@@ -27,7 +29,8 @@ from ramet.spawn.watches.actions import WatchActions
 from ramet.spawn.watches.run_waits import view_of
 from ramet.tools.agents.report_framing import report
 from ramet.tools.context import ToolUseContext, current_call
-from ramet.tools.run_info import RunView, StopReceipt
+from ramet.tools.decisions import PeerRequest
+from ramet.tools.run_info import MonitorReport, RunView, StopReceipt
 from ramet.tools.spawn_request import CreationReceipt, SpawnRequest, check_request
 from ramet.wire.guest_protocol.answer_data import StateReply
 from ramet.wire.guest_protocol.guest_to_host import UseState
@@ -40,8 +43,16 @@ class RunTree:
         self.register = RunRegistry(services, limits)
         self.supervisor = Supervisor(self.register)
         self.post = MailRouter(self.register, self.supervisor)
+        self.peers = PeerRequests(self.register, self.supervisor, self.post)
+        self.monitor_reports = MonitorReports(self.post)
+        self.supervisor.on_lost_monitors = self.monitor_reports.end_lost
+        self.supervisor.on_end = self._end_run
         watch_actions = WatchActions(self.supervisor, self.post)
         self.spawner = Spawner(self.register, self.supervisor, tree=self, watch_actions=watch_actions)
+
+    def _end_run(self, run: Run) -> None:
+        self.post.report_end_to_all(run)
+        self.peers.end_run(run)
 
     def handle(self, run: Run) -> Handle:
         return Handle(run, self.supervisor, self.post)
@@ -111,6 +122,7 @@ class RunTree:
         target = self.register.find(to, self._run_of(sender))
         if target.info.id == sender.run.id:
             raise MailRefused(to, "that is yourself")
+        check_mail(self._run_of(sender), target)
         request_key = _sandbox_request(self._run_of(sender))
         if request_key in self.register.mail_by_request:
             return f"Delivered to {target.info.path}."
@@ -118,6 +130,21 @@ class RunTree:
         return self.post.deliver(
             target, text, sender=sender.run.path, kind="agent", request_id=request_key, notify=notify, dedupe_s=dedupe_s
         )
+
+    async def ask_peer(self, asker: ToolUseContext, request: PeerRequest) -> str:
+        """Execute a request of this run to its lead or a peer.
+
+        Raises MailRefused, Unknown, Denied or InvalidValue.
+        """
+        run = self._run_of(asker)
+        return await self.peers.ask(run, request, _sandbox_request(run))
+
+    async def report_monitor(self, reporter: ToolUseContext, report: MonitorReport) -> str:
+        """Take a report of this run about a command that it monitors.
+
+        Raises InvalidValue, Unknown or MailRefused.
+        """
+        return self.monitor_reports.take(self._run_of(reporter), report)
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
         """Stop a run below the asker.

@@ -9,6 +9,7 @@ from langchain_core.tools import BaseTool
 
 from ramet.tools.agents.agents import agent_tool, companion_tools
 from ramet.tools.agents.authoring import authoring_tools
+from ramet.tools.agents.peers import group_tools
 from ramet.tools.agents.task_result import task_result_tools
 from ramet.tools.arguments import BuiltinTool
 from ramet.tools.permissions.plan_mode import plan_tool
@@ -28,6 +29,7 @@ def _stateless_tools() -> tuple[BaseTool, ...]:
         python_tool(),
         *companion_tools(),
         *authoring_tools(),
+        *group_tools(),
         *task_result_tools(),
         plan_tool(),
     )

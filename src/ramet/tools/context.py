@@ -26,9 +26,9 @@ from ramet.core.ids import CallId, RunId, StepId, step_id
 from ramet.core.limits import Limits
 from ramet.core.outcome import NO_USAGE, Usage
 from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
-from ramet.tools.decisions import Approval, HookDecision, SafetyDecision
+from ramet.tools.decisions import Approval, HookDecision, PeerRequest, SafetyDecision
 from ramet.tools.model_request import Charge, ForeignRequest, ModelRequest
-from ramet.tools.run_info import RunInfo, RunView, StopReceipt
+from ramet.tools.run_info import MonitorReport, RunInfo, RunView, StopReceipt
 from ramet.tools.spawn_request import CreationReceipt, SpawnHandle, SpawnRequest
 
 if TYPE_CHECKING:
@@ -88,6 +88,18 @@ class Tree(Protocol):
 
     async def list_runs(self, asker: ToolUseContext, *, below: bool = False) -> Sequence[RunView]:
         """Return the living and finished runs of the tree; with `below`, only the asker and the runs below it."""
+
+    async def ask_peer(self, asker: ToolUseContext, request: PeerRequest) -> str:
+        """Submit a plan to the lead, request a shutdown, or answer either; return what came of it.
+
+        Raises MailRefused, Unknown, Denied or InvalidValue.
+        """
+
+    async def report_monitor(self, reporter: ToolUseContext, report: MonitorReport) -> str:
+        """Record a report about a command that this run monitors, which brings it a message; return the monitor's id.
+
+        Raises InvalidValue, Unknown or MailRefused.
+        """
 
     async def create(self, creator: ToolUseContext, entry: Mapping[str, Any]) -> CreationReceipt:
         """Record an agent, given as a registry entry, without capabilities that its creator lacks.

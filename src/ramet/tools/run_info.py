@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ramet.core.ids import CallId, Path, RunId, SessionId
 from ramet.core.outcome import Usage
@@ -44,6 +44,14 @@ class StopReceipt(NamedTuple):
     stopped: tuple[str, ...]  #: paths
     #: `path: tool` of synchronous calls whose threads still run, fenced, and of unresponsive tasks
     left: tuple[str, ...] = ()
+
+
+class MonitorReport(NamedTuple):
+    """The report of a run about a command that it monitors."""
+
+    do: Literal["start", "lines", "end"]
+    monitor: str = ""  #: its id; the start of one has none yet
+    text: str = ""  #: the command, or lines of its output
 
 
 class PauseReceipt(NamedTuple):

@@ -16,15 +16,19 @@ from ramet.concurrency.clock import Clock
 from ramet.concurrency.pipes import Capture
 from ramet.concurrency.processes import CommandResult, environment, run
 from ramet.tools.arguments import Arguments, BuiltinTool, workspace_tool
+from ramet.tools.context import ToolUseContext
 from ramet.tools.files.paths import ResolvedPath, current_context, directory, resolve
+from ramet.tools.monitors.command_monitor import require_monitors
 
 DEFAULT_MS, MAX_MS = 120_000, 600_000
+MAX_MONITOR_MS = 3_600_000
 OUTPUT_BYTES = 128 * 1024  #: bytes of output kept from the beginning, and as many from the end
 
 
 class BashArguments(Arguments):
     command: str = Field(description="The command, for `bash -c`")
-    timeout: int = Field(DEFAULT_MS, ge=1_000, le=MAX_MS, description="Time limit in milliseconds")
+    timeout: int = Field(DEFAULT_MS, ge=1_000, le=MAX_MONITOR_MS, description="Time limit in milliseconds")
+    monitor: bool = Field(False, description="Go on at once: each line of output comes as a message, until it ends")
     description: str = Field("", description="What the command does, in a few words")
 
 
@@ -34,6 +38,10 @@ async def bash(arguments: BashArguments) -> str:
     Raises ToolException with the output so far after a timeout.
     """
     context = current_context()
+    if arguments.monitor:
+        return await monitor(arguments, context)
+    if arguments.timeout > MAX_MS:
+        raise ToolException(f"timeout: at most {MAX_MS} without `monitor`")
     limit_s = arguments.timeout / 1000
     if context.tool_timeout_s is not None:
         limit_s = min(limit_s, max(0.1, context.tool_timeout_s - 3))
@@ -48,6 +56,19 @@ async def bash(arguments: BashArguments) -> str:
             f"`timeout` may be up to {MAX_MS} ms]".lstrip("\n")
         )
     return f"{text}\n[exit code {_exit_text(exited)}]".lstrip("\n")
+
+
+async def monitor(arguments: BashArguments, context: ToolUseContext) -> str:
+    """Start a command that goes on beside the agent; return the id of its monitor."""
+    monitors, seconds = require_monitors(context), arguments.timeout / 1000
+    if "\0" in arguments.command:
+        raise ToolException("command: cannot hold a NUL character")
+    env = environment() if context.environ is None else context.environ
+    monitor_id = await monitors.start(arguments.command, resolve(context, ".").path, seconds, env)
+    return (
+        f"Started as {monitor_id}, for at most {seconds:g} s. Its lines come as messages, and wake you while you wait: "
+        "end your reply to wait for them. TaskStop ends it, by this id."
+    )
 
 
 async def execute(

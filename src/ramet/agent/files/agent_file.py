@@ -33,6 +33,7 @@ _SPELLINGS = {
     "toolSearch": "tool_search",
     "initialPrompt": "initial_prompt",
     "budgetNote": "budget_note",
+    "siblingList": "sibling_list",
 }
 _UNSUPPORTED_KEYS = ("color",)
 #: Keys that name commands, and the fields of an agent that they set.
@@ -262,6 +263,9 @@ _READERS: Mapping[str, Callable[[_Reader, str], dict[str, Any]]] = {
     "isolation": _Reader.raw_value,
     "initial_prompt": _Reader.text,
     "budget_note": _Reader.flag,
+    "coordinator": _Reader.flag,
+    "peers": _Reader.flag,
+    "sibling_list": _Reader.flag,
     "limits": _Reader.limits,
     "output": _Reader.schema,
     "external": _Reader.program,

@@ -173,6 +173,7 @@ def _session(options: Namespace, opened: OpenedRuntime, *, attended: bool) -> tu
         project=project,
         runtime=opened.runtime,
         policy=None if options.backend == "inline" else sandboxed_children(options.dir),
+        mentions=True,
     )
     return session, remarks
 

@@ -28,8 +28,11 @@ from ramet.core.events import (
     MessageRecorded,
     ModelAsked,
     ModelCharged,
+    MonitorEnded,
+    MonitorStarted,
     PauseEnded,
     QuotaReached,
+    RequestAnswered,
     RunEnded,
     RunLooping,
     RunPaused,
@@ -60,6 +63,7 @@ from ramet.core.replay.codec import (
     parse_stored_message,
 )
 from ramet.core.replay.reported_agents import apply_report, end_reported
+from ramet.core.replay.request_replay import PeerRequestsReplay
 from ramet.core.replay.run_replay import ROOM, ActiveTime, RunReplay, UnreadMail
 from ramet.core.tool_names import EXIT_PLAN_MODE
 
@@ -90,6 +94,7 @@ class TreeReplay:
         self.runs: dict[str, RunReplay] = {}
         self.ledger: list[LedgerEntry] = []
         self.mail_requests: set[str] = set()  #: requests of sandboxes that led to mail
+        self.peer_requests = PeerRequestsReplay()
         self.seq = 0
         self._runs_by_call: dict[tuple[str, str], RunReplay] = {}  #: runs by the calls, of runs, that wait for them
 
@@ -233,6 +238,9 @@ class TreeReplay:
                     run.state = "idle"  # Its next turn has not begun.
                 if event.kind == "user" or run.spawn_event.path.startswith(f"{event.sender}/"):
                     run.wakes = 0
+                if event.request:
+                    sender = next((id for id, each in self.runs.items() if each.spawn_event.path == event.sender), "")
+                    self.peer_requests.push(event, sender)
                 if event.notify:
                     run.awaiting_idle = with_asker(run.awaiting_idle, event.mail_id, event.notify)
                 run.mail_ids.append(event.mail_id)
@@ -240,6 +248,12 @@ class TreeReplay:
                     run.recent_mail = run.recent_mail or RecentMail()
                     run.recent_mail.add(event.mail_id, event.sender, event.text, event.at)
                 run.unread[event.mail_id] = UnreadMail(event.mail_id, event.sender, event.kind, event.text)
+            case MonitorStarted():
+                run.monitors[event.monitor], run.monitor_count = None, run.monitor_count + 1
+            case MonitorEnded():
+                run.monitors.pop(event.monitor, None)
+            case RequestAnswered():
+                self.peer_requests.answer(event)
             case MailDelivered():
                 mail = run.unread.pop(event.mail_id, None)
                 if mail is not None:

@@ -35,7 +35,7 @@ from ramet.host.serialize.recipes import agent_of
 from ramet.host.trees.factory import OpenTree, TreeOptions
 from ramet.host.trees.project import Project
 from ramet.models.messages import decode
-from ramet.spawn.birth.record import cwd_of
+from ramet.spawn.birth.record import cwd_of, inheritable_names
 from ramet.spawn.recovery import ResumeInputs, rebuild_tree
 from ramet.spawn.run import Run
 from ramet.tools.agents.agents import spawning_tools
@@ -304,7 +304,7 @@ def point_of_run(run: Run, at: int | None) -> ForkPoint:
     """Return the fork point of a run of this process without a journal. Raises InvalidValue."""
     if run.agent.function is not None or at is not None:
         raise InvalidValue("run", run.info.id, "a run of a model, without at: this runtime has no journal")
-    tools = tuple(tool for tool in run.context.tools if tool.name not in SPAWNING)
+    tools = tuple(tool for tool in run.inheritable_tools if tool.name not in SPAWNING)
     messages, owner = repair(list(run.context.history)), state_location(run).owner
     return ForkPoint(run.agent, tools, messages, run.context.cwd, run.subtree, owner)
 
@@ -324,10 +324,11 @@ async def fork_point(journal: Journal | None, run: str, at: int | None, supplied
     agents = {each.name: each for each in supplied.agents}
     agent = agent_of(replay.spawn_event.birth["agent"], agents=agents, model=supplied.model)
     tools_by_name = {tool.name: tool for tool in (*builtin_tools({}).values(), *supplied.tools)}
-    missing = [name for name in replay.spawn_event.tools if name not in tools_by_name]
+    names = inheritable_names(replay.spawn_event)
+    missing = [name for name in names if name not in tools_by_name]
     if missing:
         raise DefinitionMissing("tool", missing[0])
-    tools = tuple(tools_by_name[name] for name in replay.spawn_event.tools if name not in SPAWNING)
+    tools = tuple(tools_by_name[name] for name in names if name not in SPAWNING)
     messages = repair([decode(each) for each in replay.messages])
     owner = tree_replay.root.spawn_event.birth.get("state_owner", "")
     used = replay.result.usage_subtree if replay.result is not None else replay.subtree

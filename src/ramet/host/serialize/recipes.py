@@ -35,7 +35,7 @@ from ramet.spawn.grants import PackedFunction
 
 _PLAIN = (
     *("name", "description", "primer", "instructions", "read_only", "max_turns", "effort", "memory", "background"),
-    *("initial_prompt", "setup", "concludes", "cache_ttl_seconds"),
+    *("initial_prompt", "setup", "concludes", "coordinator", "peers", "sibling_list", "cache_ttl_seconds"),
 )
 _NAMES = ("disallowed_tools", "skills", "source_modules")
 DecodeStep = Callable[[Mapping[str, Any]], Agent]  #: returns the agent of a step's recipe

@@ -17,6 +17,7 @@ from ramet.agent.files.skills import EVERY, load_skills, load_usable_skills, ren
 from ramet.agent.output import OutputContract
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.capabilities import Capability, is_code
+from ramet.tools.agents.peers import lead_tools
 from ramet.tools.agents.task_result import task_result_tools
 from ramet.tools.memory.memory import memory_tool
 from ramet.tools.memory.memory_folder import MemoryFolder
@@ -114,7 +115,8 @@ class Prompts:
         is_sandboxed = agent.policy is not None or agent.concludes
         code = (python_tool(),) if is_sandboxed and (agent.setup or any(map(is_code, agent.capabilities))) else ()
         planning = (plan_tool(),) if _plans(agent) else ()
-        return (*notes, *reading, *planning, *code, *(task_result_tools() if agent.concludes else ()))
+        leading = lead_tools() if agent.peers else ()
+        return (*notes, *reading, *planning, *leading, *code, *(task_result_tools() if agent.concludes else ()))
 
     def memory(self, agent: Agent) -> MemoryFolder | None:
         """Return the folder of the agent's own notes, if it keeps any.

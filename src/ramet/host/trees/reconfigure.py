@@ -55,6 +55,8 @@ class Equipment:
 
     def check(self, tools: Sequence[BaseTool]) -> None:
         """Check whether these tools can be added to the present ones. Raises InvalidValue."""
+        if tools and self._run.agent.coordinator:
+            raise InvalidValue("tools", tools[0].name, "nothing: a coordinator only leads other agents")
         names = [each.name for each in (*self.tools, *tools)]
         if duplicate := next((each for each in names if names.count(each) > 1), None):
             raise InvalidValue("tools", duplicate, f"one tool of each name at {self._run.info.path}")

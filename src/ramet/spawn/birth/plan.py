@@ -44,6 +44,7 @@ from ramet.spawn.grants import (
 from ramet.spawn.mcp.tool_list import without_server_tools
 from ramet.spawn.ports import TreePorts
 from ramet.spawn.run import Run
+from ramet.tools.agents.peers import peer_tools
 from ramet.tools.skills.skill_tool import skill_folders
 from ramet.tools.spawn_request import SpawnRequest, check_request
 from ramet.wire.code.capsule import PackedCall
@@ -123,11 +124,12 @@ def plan_birth(
         raise InvalidValue("isolation", isolation, accepted)
     cwd = _working_dir(parent, request)
     if is_fork:
-        toolset, system = Toolset(parent.context.tools), parent.context.system_messages
+        toolset = Toolset(parent.context.tools, delegable=parent.rights[-1].delegable)
+        system = parent.context.system_messages
     else:
         may_spawn = parent.info.depth + 1 < limits.depth
-        own_tools = services.own_tools(agent, cwd)
-        available = without_server_tools(parent.context.tools)
+        own_tools = own_tools_of(agent, cwd, parent, services)
+        available = without_server_tools(parent.inheritable_tools)
         toolset = resolve_tools(agent, available, may_spawn=may_spawn, is_child=True, own=own_tools)
         system = system_messages(agent, cwd, services)
     if request.model not in (None, "inherit"):
@@ -213,6 +215,14 @@ def _with_rights(plan: Plan, parent: Run | None, services: TreePorts, program: P
         limits=cap_time(grant or step_ceiling, plan.limits),
         capsule=capsule_of(agent, request, grant, services, program),
     )
+
+
+def own_tools_of(agent: Agent, cwd: pathlib.Path, parent: Run | None, services: TreePorts) -> Sequence[BaseTool]:
+    """Return the tools that a definition brings, and those of a peer if the parent leads its children as peers."""
+    own = services.own_tools(agent, cwd)
+    if parent is None or not parent.agent.peers or agent.function is not None:
+        return own
+    return tuple({tool.name: tool for tool in (*own, *peer_tools())}.values())
 
 
 def check_prompt(agent: Agent, prompt: str, *, is_fork: bool = False) -> None:
@@ -306,7 +316,8 @@ def _definition(parent: Run, request: SpawnRequest, services: TreePorts) -> tupl
         if mode == "fork":
             raise InvalidValue("mode", mode, "'fresh' with a definition: a fork is the parent itself")
         return as_agent(request.agent), False
-    if requested_type is None and mode is None and services.omitted_type != "fork":
+    # A fork of a coordinator could not do the work either.
+    if requested_type is None and mode is None and (services.omitted_type != "fork" or parent.agent.coordinator):
         requested_type = GENERAL
     if requested_type is None and mode != "fresh":
         if parent.agent.function is not None:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from ramet.core.errors import DefinitionMissing, InvalidValue, NotShippable, ProtocolError
+from ramet.core.events import RunSpawned
 from ramet.core.ids import RunId
 from ramet.core.limits import Limits
 from ramet.core.policy.policy import Grant, Policy, from_json
@@ -52,6 +53,8 @@ def to_data(
         "persistent": run.persistent,
         "key": key_of(request),
     }
+    if run.rights[-1].delegable is not None:
+        spawn_data["delegable"] = [tool.name for tool in run.rights[-1].delegable]
     if run.watch.is_active:
         spawn_data["watch"] = run.watch.as_data()
     if request.request_key:
@@ -223,6 +226,11 @@ def grant_of(spawn_data: Mapping[str, Any], values: Values, field: str = "grant"
     data["env_vars"] = {name: value for name, value in variables.items() if value is not None}
     missing_keys = tuple(_key(values, name, own_names) for name, value in variables.items() if value is None)
     return RestoredGrant(msgspec.convert(data, Grant, strict=False), missing_keys)
+
+
+def inheritable_names(spawn_event: RunSpawned) -> tuple[str, ...]:
+    """Return the names of the tools that the children of a recorded run may get."""
+    return tuple(spawn_event.birth.get("delegable", spawn_event.tools))
 
 
 def narrowed_in(spawn_data: Mapping[str, Any]) -> Policy | None:

@@ -35,6 +35,7 @@ from ramet.spawn.birth.plan import Plan, plan_birth, plan_root, system_messages
 from ramet.spawn.birth.policy_decisions import DecidedRequest, decide_child, decide_root, record
 from ramet.spawn.birth.record import to_data
 from ramet.spawn.birth.run_builder import RunBuilder
+from ramet.spawn.birth.sibling_list import with_sibling_list
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.ports import ModelPorts
 from ramet.spawn.registry import RunRegistry
@@ -306,6 +307,8 @@ class Spawner:
 
     def _start_run(self, run: Run, parent: Run, plan: Plan) -> None:
         brief, shared_count = plan.request.prompt, 0
+        if plan.agent.sibling_list or parent.agent.peers:
+            brief = with_sibling_list(brief, run, list(self._register.runs.values()))
         if plan.is_fork:
             if run.worktree is not None or run.sandbox.clone is not None:
                 brief = f"(You work in your own copy of the repository: {run.visible_cwd}.)\n\n{brief}"

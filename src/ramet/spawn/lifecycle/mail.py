@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import dataclass
 
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.mailbox import Kind, Mail
@@ -17,6 +18,16 @@ from ramet.spawn.lifecycle.supervisor import MAX_WAKES, Supervisor
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
 from ramet.tools.agents.report_framing import notification, watch_notice
+from ramet.tools.decisions import RequestKind
+
+
+@dataclass(kw_only=True, slots=True)
+class MailRequest:
+    """A request that a mail brings: its id is the mail's."""
+
+    kind: RequestKind
+    call: str = ""  #: the call of the sender that waits for the answer
+    id: str = ""
 
 
 class MailRouter:
@@ -45,11 +56,13 @@ class MailRouter:
         request_id: str = "",
         notify: str = "",
         dedupe_s: float | None = None,
+        request: MailRequest | None = None,
     ) -> str:
         """Put mail into a run's mailbox, and return what happens with it; `request_id` is that of `CurrentCall`.
 
         The run whose id is `notify` is notified once, when this run is idle or has ended afterwards. With `dedupe_s`, a
-        message that equals one of the same sender, less than `dedupe_s` seconds old, is not delivered. Raises
+        message that equals one of the same sender, less than `dedupe_s` seconds old, is not delivered. `request` gets
+        the id of the mail, before the mail is recorded. Raises
         MailRefused if the run cannot accept mail, and InvalidValue if `dedupe_s` is not a valid time.
         """
         window_s = checked_window(dedupe_s)
@@ -66,6 +79,8 @@ class MailRouter:
                 idle_hint = " You receive no idle notice for this message." if notify else ""
                 return f"{NOT_DELIVERED}: {run.info.path} got {duplicate_text}.{idle_hint}"
         mail = Mail(id=f"mail-{next(self._mail_numbers)}", sender=sender, text=text, kind=kind)
+        if request is not None:
+            request.id = mail.id
         if kind == "user" or run.info.path.startswith(f"{sender}/"):
             run.wake_count = (
                 0  # A message from above: only messages that agents send each other on their own are bounded.
@@ -76,11 +91,11 @@ class MailRouter:
             run.context.mailbox.check_capacity(mail)  # Before anything changes.
             self._resume_finished(run)
             run.wake_count += 1
-            self._push(run, mail, request_id, notify)
+            self._push(run, mail, request_id, notify, request)
             self._supervisor.apply_fact(run, Fact.RESUMED)
             return f"{run.info.path} had finished; it continues with your message in the background."
         idle = run.awaits_prompt or (run.state is State.IDLE and run.wake_count < MAX_WAKES)
-        self._push(run, mail, request_id, notify)
+        self._push(run, mail, request_id, notify, request)
         self._supervisor.wake_or_end(run)
         return f"Delivered to {run.info.path}; it reads it {'now' if idle else 'at its next step'}."
 
@@ -106,6 +121,12 @@ class MailRouter:
         self._push(ancestor, Mail(id=mail_id, sender=run.info.path, text=text, kind="notice"))
         self._supervisor.wake_or_end(ancestor)
 
+    def notify(self, run: Run, text: str, *, mail_id: str, sender: str) -> None:
+        """Notify a living run: once for each id."""
+        if run.is_living and run.context.mailbox.closed_reason is None:
+            self._push(run, Mail(id=mail_id, sender=sender, text=text, kind="notice"))
+            self._supervisor.wake_or_end(run)
+
     def await_idle(self, run: Run, mail_id: str, asker_id: str) -> None:
         """Register a run to be notified once another run is idle.
 
@@ -118,10 +139,10 @@ class MailRouter:
         asker = self._register.runs.get(RunId(asker_id))
         if asker is None or not asker.is_living or asker.info.path.startswith(f"{run.info.path}/"):
             return
-        if not self._awaits_end(run, asker):
+        if not self.awaits_end(run, asker):
             asker.waits_for_idle.add(run.info.id)
 
-    def _awaits_end(self, run: Run, of: Run) -> bool:
+    def awaits_end(self, run: Run, of: Run) -> bool:
         """Return whether a run cannot be idle before another run has ended."""
         pending, visited_states = [(run, False)], set[tuple[str, bool]]()
         while pending:
@@ -168,7 +189,9 @@ class MailRouter:
             ancestor = ancestor.parent
         return ancestor
 
-    def _push(self, run: Run, mail: Mail, request_id: str = "", notify: str = "") -> None:
+    def _push(
+        self, run: Run, mail: Mail, request_id: str = "", notify: str = "", request: MailRequest | None = None
+    ) -> None:
         if run.context.mailbox.push(mail):
             if notify:
                 self.await_idle(run, mail.id, notify)
@@ -180,6 +203,8 @@ class MailRouter:
                 text=mail.text,
                 asked=request_id,
                 notify=notify,
+                request=request.kind if request is not None else "",
+                waits=request.call if request is not None else "",
             )
             if mail.kind in ("user", "agent"):
                 run.recent_mail = run.recent_mail or RecentMail()

@@ -49,6 +49,7 @@ class Supervisor:
         self.time_stops = TimeStops(register.services.clock, self.restart_deadline)
         self.pauses = TreePauses(register, self.apply_fact)
         self.on_end: Callable[[Run], None] = lambda _: None  #: called with every run that ended
+        self.on_lost_monitors: Callable[[Run], None] = lambda _: None  #: called when a process of a run begins anew
         self.on_idle: Callable[[Run, Result], None] = lambda _, __: None  #: called with idle runs that are awaited
         self._orphan_ends = set[asyncio.Future[None]]()  #: sandboxes of an earlier kernel that are being ended
         self._effect_handlers: dict[Effect, Callable[[Run, str], None]] = {
@@ -144,19 +145,19 @@ class Supervisor:
         run.turn_began_at = len(run.context.history)
         self._watch_time(run)
         self.time_stops.update(run)
-        run.task = asyncio.create_task(self._turn(run, messages), name=run.info.path, context=_context_without_call())
+        run.task = asyncio.create_task(self._turn(run, messages), name=run.info.path, context=context_without_call())
         run.task.add_done_callback(lambda task: self._end_unstarted_turn(run, messages) if task.cancelled() else None)
 
     def _watch_time(self, run: Run) -> None:
         if run.limits.seconds is not None and run.deadline is None:
             run.time_started_at = self._services.clock.monotonic() - run.earlier_elapsed_s
-            run.deadline = asyncio.create_task(self._time_out(run, run.limits.seconds), context=_context_without_call())
+            run.deadline = asyncio.create_task(self._time_out(run, run.limits.seconds), context=context_without_call())
 
     def restart_deadline(self, run: Run) -> None:
         """Watch the time of a run by its present limit, from when it began."""
         if run.deadline is not None and run.limits.seconds is not None:
             run.deadline.cancel()
-            run.deadline = asyncio.create_task(self._time_out(run, run.limits.seconds), context=_context_without_call())
+            run.deadline = asyncio.create_task(self._time_out(run, run.limits.seconds), context=context_without_call())
 
     def resume_idle(self, run: Run) -> None:
         """Continue with a run that another process left between two turns."""
@@ -456,7 +457,7 @@ async def _wait_for_child_sandboxes(run: Run) -> None:
             await asyncio.wait(child_ends)
 
 
-def _context_without_call() -> contextvars.Context:
+def context_without_call() -> contextvars.Context:
     """Return a context without a current call, for a new task.
 
     The call that started a run is not the call in which the run works.

@@ -104,6 +104,7 @@ class SandboxedConversation:
         self.calls, self._is_asking, self._inherited_step = ToolCallLedger(context), False, ""
         self._records.start_after()
         context.declared_result = context.final_refusal = None
+        run.sandbox.on_start()
         run.turn.streamed_text.clear()
         self._has_started = True
         system, history = self._transcript.start_turn(self._messages)

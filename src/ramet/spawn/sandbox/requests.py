@@ -25,6 +25,8 @@ from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS, IntentionGate
 from ramet.spawn.sandbox.outbound import FileBody, open_artifact, open_body
 from ramet.tools.context import CurrentCall, Tree, current_call
+from ramet.tools.decisions import PeerRequest
+from ramet.tools.run_info import MonitorReport
 from ramet.tools.spawn_request import SpawnHandle, SpawnRequest
 from ramet.wire.code.capsule import PackedCall
 from ramet.wire.frames import MAX_BODY
@@ -73,6 +75,8 @@ class GuestRequests:
             guest_to_host.Spawn: self._spawn,
             guest_to_host.Cancel: self._cancel,
             guest_to_host.Send: self._send,
+            guest_to_host.AskPeer: self._ask_peer,
+            guest_to_host.ReportMonitor: self._report_monitor,
             guest_to_host.Output: self._output,
             guest_to_host.ListRuns: self._list,
             guest_to_host.ListDefinitions: self._list_definitions,
@@ -262,6 +266,20 @@ class GuestRequests:
             dedupe_s=request.dedupe_s,
         )
         return Reply(answer_data.Text(text=receipt))
+
+    async def _ask_peer(self, request: guest_to_host.AskPeer, _: bytes) -> Reply:
+        self._require_conversation()
+        call_id = CallId(request.call_id) if request.call_id else None
+        asked = PeerRequest(request.do, request.target, request.text, request.is_approved, request.timeout_s, call_id)
+        wait = self._tree.ask_peer(self._run.context, asked)
+        if asked.do != "plan":
+            return Reply(answer_data.Text(text=await wait))
+        return Reply(answer_data.Text(text=await self._run.context.slot.while_waiting(wait, key=self.call.step_id)))
+
+    async def _report_monitor(self, request: guest_to_host.ReportMonitor, _: bytes) -> Reply:
+        self._require_conversation()
+        report = MonitorReport(request.do, request.monitor, request.text)
+        return Reply(answer_data.Text(text=await self._tree.report_monitor(self._run.context, report)))
 
     async def _output(self, request: guest_to_host.Output, _: bytes) -> LargeReply:
         seconds = max(0.0, min(request.timeout_s, 600.0))

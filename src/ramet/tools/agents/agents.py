@@ -17,6 +17,7 @@ from ramet.core.outcome import Status
 from ramet.tools.agents.report_framing import report
 from ramet.tools.arguments import Arguments, workspace_tool
 from ramet.tools.context import ToolUseContext, Tree, require_current_call
+from ramet.tools.monitors.command_monitor import monitors_of
 from ramet.tools.spawn_request import SpawnRequest
 
 #: Default wait of TaskOutput, and the maximum.
@@ -130,12 +131,16 @@ async def _read_output(args: _OutputArgs) -> str:
 
 
 class _StopArgs(Arguments):
-    task_id: str = Field(description="Id, name or path of an agent below you.")
+    task_id: str = Field(description="Id, name or path of an agent below you, or the id of a monitor.")
     reason: str = Field(default="its parent stopped it")
 
 
 async def _stop_agent(args: _StopArgs) -> str:
     context, tree = context_with_tree()
+    monitors = monitors_of(context)
+    if monitors is not None and args.task_id in monitors:
+        await monitors.stop(args.task_id)
+        return f"Stopped: {args.task_id}."
     receipt = await tree.stop(context, args.task_id, args.reason)
     text = f"Stopped: {', '.join(receipt.stopped)}."
     if receipt.left:

@@ -14,6 +14,7 @@ CONTROL_TAGS = (
     "task_output",
     "task-output",
     "agent-message",
+    "monitor-output",
     "system-reminder",
     "system",
     "user",
@@ -68,6 +69,14 @@ def watch_notice(finding: str, *, run: str, name: str, path: str) -> str:
         f'<task-notification task_id="{run}" name="{escape(name)}" path="{escape(path)}" status="running">\n'
         f"Agent {neutralise(name)[0]} has not ended, but {neutralise(finding)[0]}.\n</task-notification>"
     )
+
+
+def monitor_notice(text: str, *, monitor: str, is_running: bool) -> str:
+    """Return lines of a monitored command for the agent that monitors it: data, as a notification of an end is."""
+    body, imitated = neutralise(text)
+    flag = f"\n{FLAG}" if imitated else ""
+    status = "running" if is_running else "ended"
+    return f'<monitor-output id="{monitor}" status="{status}">\n{body}{flag}\n</monitor-output>'
 
 
 def message(text: str, *, sender: str, mail_id: str) -> str:

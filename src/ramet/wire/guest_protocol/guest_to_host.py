@@ -76,6 +76,25 @@ class Send(Request, frozen=True, kw_only=True, tag="send"):
     dedupe_s: float | None = None  #: seconds in which an equal message from this sender is dropped
 
 
+class AskPeer(Request, frozen=True, kw_only=True, tag="ask_peer"):
+    """Submit a plan to the lead, request a shutdown of a peer, or answer either; answered with `Text`."""
+
+    do: Literal["plan", "shutdown", "answer"]
+    target: Line = ""
+    text: str = ""
+    is_approved: bool = False
+    timeout_s: float = 0.0
+    call_id: str | None = None
+
+
+class ReportMonitor(Request, frozen=True, kw_only=True, tag="report_monitor"):
+    """Report on a command that this run monitors; answered with `Text`, the id of its monitor."""
+
+    do: Literal["start", "lines", "end"]
+    monitor: Line = ""
+    text: str = ""
+
+
 class Output(Request, frozen=True, kw_only=True, tag="output"):
     """Read the output of a run below; answered with `Text`."""
 
@@ -329,6 +348,8 @@ FromGuest = (
     | Watch
     | Cancel
     | Send
+    | AskPeer
+    | ReportMonitor
     | Output
     | ListRuns
     | ListDefinitions
@@ -364,4 +385,4 @@ FromGuest = (
 
 #: The requests with effects beyond their answer. If a sandbox can outlive its kernel, the answer confirms that the
 #: request and all earlier messages are persisted.
-DURABLE_REQUESTS = Spawn | PerformTask | CreateAgent | Send | Cancel | AskModel | ForwardRequest
+DURABLE_REQUESTS = Spawn | PerformTask | CreateAgent | Send | AskPeer | Cancel | AskModel | ForwardRequest

@@ -1,0 +1,1 @@
+"""Commands that run beside an agent, and whose output it reads as messages."""
