@@ -69,7 +69,7 @@ test-kubernetes: setup cluster-tools ## tests with pods: on a cluster of their o
 	tests/cluster/cluster.sh run $(BIN)/pytest -n 3 -m kubernetes tests/kubernetes $(ARGS)
 
 test-agents: setup ## tests with the programs of other makers, which it installs once below .cache; AGENTS="codex" for some
-	@echo "== .cache/agents: $(AGENTS), as pinned in tests/agents/programs.toml (2.4 GB for all, a minute, once)"
+	@echo "== .cache/agents: $(AGENTS), as pinned in tests/agents/programs.toml (2.6 GB for all, two minutes, once)"
 	$(BIN)/python -m tests.agents.install $(AGENTS)
 	$(BIN)/pytest -n 2 -m agents tests/agents $(ARGS)
 

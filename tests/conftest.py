@@ -86,9 +86,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
                 item.add_marker(pytest.mark.skip(reason=why))
     for item in items:
         for mark in item.iter_markers("agents"):
-            from tests.support.agent_programs import installed  # not for suites that borrow this file
+            from tests.support.agent_programs import is_installed  # not for suites that borrow this file
 
-            missing = [name for name in mark.args if installed(name) is None]
+            missing = [name for name in mark.args if not is_installed(name)]
             if missing or not mark.args:
                 why = f"not installed: {', '.join(missing)}; `make test-agents` installs it"
                 item.add_marker(pytest.mark.skip(reason=why))

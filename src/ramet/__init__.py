@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from ramet.core.limits import Limits as Limits
     from ramet.core.limits import SpawnLimits as SpawnLimits
     from ramet.core.liveness.watch_settings import Watch as Watch
+    from ramet.core.media.attachment import Attachment as Attachment
     from ramet.core.outcome import AgentResult as AgentResult
     from ramet.core.outcome import Artifact as Artifact
     from ramet.core.outcome import Result as Result
@@ -68,6 +69,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "concurrency.cancel": ("AbortController",),
         "core.limits": ("Limits", "SpawnLimits"),
         "core.liveness.watch_settings": ("Watch",),
+        "core.media.attachment": ("Attachment",),
         "core.outcome": ("AgentResult", "Artifact", "Result", "Status", "StepFailure", "Usage"),
         "core.policy.policy": ("Isolation", "Policy"),
         "host.observability.logs": ("setup_logging",),

@@ -126,7 +126,7 @@ def test_event_types_are_stable_names() -> None:
         endpoint_asked folder_lost forward_refused hook_failed intention_decided intention_recorded
         limit_paused limits_raised
         mail_delivered mail_pushed message_discarded message_recorded model_asked model_charged model_retried
-        monitor_ended monitor_started notice
+        monitor_ended monitor_started moved_to_background notice
         pause_ended plan_updated policy_decided quota_reached
         request_answered result_reused run_ended run_looping run_paused run_resumed
         run_retried run_silent run_spawned sandbox_frozen sandbox_given_up sandbox_started state_changed

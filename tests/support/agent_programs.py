@@ -21,6 +21,8 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 PINS = ROOT / "tests" / "agents" / "programs.toml"
 INSTALLED = ROOT / ".cache" / "agents"
+MCP_SERVERS = "mcp-servers"  #: those of the folder beside the pins: its lock file pins them
+MCP_PROJECT = PINS.parent / "mcp_servers"
 KEY = "no-key-of-anybody"
 MODELS = {
     "claude-code": "claude-sonnet-5-5",
@@ -99,6 +101,11 @@ def executables() -> list[Path]:
     # The installer of its package, which does not run here, would put the program in the place of an error message.
     native = pins()["opencode"].folder / _PACKAGES / f"opencode-linux-{_ARCH}" / "bin"
     return [folder for folder in (native, node().parent, *folders) if folder.is_dir()]
+
+
+def is_installed(name: str) -> bool:
+    """Return whether a program, or the packages of the MCP servers of tests, are installed."""
+    return (INSTALLED / MCP_SERVERS).is_dir() if name == MCP_SERVERS else installed(name) is not None
 
 
 def installed(name: str) -> Program | None:

@@ -41,7 +41,8 @@ MEMORY_SCOPES = ("user", "project", "local")
 
 #: What only agents have whose loop is ramet's own.
 _OF_OWN_LOOP = (
-    *("tools", "disallowed_tools", "read_only", "effort", "output", "skills", "memory", "setup", "capabilities", "mcp"),
+    *("tools", "disallowed_tools", "read_only", "effort", "output", "skills", "memory", "omit_instructions", "setup"),
+    *("capabilities", "mcp"),
 )
 
 #: What would let a coordinator work by itself.
@@ -76,6 +77,7 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
     output: type[T] | Mapping[str, Any] | None = None  #: pydantic model, dataclass or JSON schema of the final answer
     skills: Sequence[str] = ()
     memory: Literal["user", "project", "local"] | None = None
+    omit_instructions: bool = False  #: it is not told the AGENTS.md or CLAUDE.md of its folder
     #: servers of the Model Context Protocol, as entries of `.mcp.json` with their names; they run in its sandbox
     mcp: Sequence[McpServer | Mapping[str, Any]] = ()
     tool_search: bool | Literal["auto"] = "auto"  #: their tools are found with ToolSearch; "auto": if there are many
@@ -123,7 +125,15 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
         check_model("model", self.model)
         if self.effort is not None and self.effort not in EFFORTS:
             raise InvalidValue("effort", self.effort, f"{', '.join(EFFORTS)}, or None")
-        for each in ("read_only", "background", "concludes", "coordinator", "peers", "sibling_list"):
+        for each in (
+            "read_only",
+            "background",
+            "concludes",
+            "coordinator",
+            "peers",
+            "sibling_list",
+            "omit_instructions",
+        ):
             check_bool(each, getattr(self, each))
         if self.budget_note is not None:
             check_bool("budget_note", self.budget_note)

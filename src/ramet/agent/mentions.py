@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Sequence
+from typing import Any
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolCall
 
@@ -43,12 +44,14 @@ def find_mentions(prompt: str, types: Collection[str]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def marked_prompt(text: str, mentions: Sequence[str], history: Sequence[BaseMessage]) -> HumanMessage:
+def marked_prompt(
+    content: str | list[str | dict[str, Any]], mentions: Sequence[str], history: Sequence[BaseMessage]
+) -> HumanMessage:
     """Return the message of a prompt with its mentions; one without any ends the mentions of the prompts before."""
     newest = next((each for each in reversed(history) if MARK in each.additional_kwargs), None)
     if not mentions and (newest is None or not newest.additional_kwargs[MARK]):
-        return HumanMessage(content=text)
-    return HumanMessage(content=text, additional_kwargs={MARK: list(mentions)})
+        return HumanMessage(content=content)
+    return HumanMessage(content=content, additional_kwargs={MARK: list(mentions)})
 
 
 def with_mentioned_calls(reply: AIMessage, messages: Sequence[BaseMessage], step: str) -> AIMessage:

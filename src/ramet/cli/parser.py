@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from ramet.cli.values import parse_folder, parse_int, parse_memory, parse_name, parse_number
+from ramet.cli.values import parse_attachment, parse_folder, parse_int, parse_memory, parse_name, parse_number
 from ramet.cli.verbs import Add, add_verbs, adder
 from ramet.core.limits import SpawnLimits
 
@@ -123,6 +123,16 @@ def _ask(add: Add) -> None:
     ask.add_argument("--dir", type=parse_folder, default=".", help="the folder to work in (default: this one)")
     ask.add_argument("--model", type=parse_name, metavar="PROVIDER:NAME", help="default: offline, which needs no key")
     ask.add_argument("--agent", type=parse_name, metavar="TYPE", help="the agent to ask (see ramet agents list)")
+    ask.add_argument(
+        "--image",
+        "--attach",
+        dest="attachments",
+        action="append",
+        type=parse_attachment,
+        default=[],
+        metavar="FILE",
+        help="an image, a PDF or a text that the agent sees with the question; may be repeated",
+    )
     ask.add_argument("--transcripts", metavar="DIR", help="where transcripts go (default: DIR/.ramet/transcripts)")
     ask.add_argument(
         "--backend",
@@ -222,8 +232,8 @@ def _agents(add: Add) -> None:
 def _mcp(add: Add) -> None:
     mcp = add(
         "mcp",
-        "list|test|prompts|login|logout [--dir DIR]",
-        "list the MCP servers of a folder, try one, or log in there",
+        "list|install|test|prompts|login|logout [--dir DIR]",
+        "list the MCP servers of a folder, install their packages, try one, or log in there",
         description="The MCP servers that the files of a folder name: .mcp.json, and agent files.",
         bare=True,
     )
@@ -232,6 +242,16 @@ def _mcp(add: Add) -> None:
     text = "start a server in a sandbox that sees the folder, and list its tools"
     test_verb = each("mcp test", "NAME [options]", text, description=text, bare=True)
     test_verb.add_argument("name", type=parse_name, metavar="NAME", help="the server")
+    install_verb = each(
+        "mcp install",
+        "[NAME…] [options]",
+        "install the packages of servers that start with npx or uvx",
+        description="Install the packages of servers whose command is npx or uvx, as .mcp.lock.json has them. "
+        "A package that is not in that file is resolved now, and added to the file.",
+        bare=True,
+    )
+    install_verb.add_argument("names", nargs="*", type=parse_name, metavar="NAME", help="the servers (default: all)")
+    install_verb.add_argument("--update", action="store_true", help="resolve again what the file has already")
     text = "start a server as test does, and list its prompts, or print the text of one"
     prompts_verb = each("mcp prompts", "NAME [PROMPT [KEY=VALUE …]] [options]", text, description=text, bare=True)
     prompts_verb.add_argument("name", type=parse_name, metavar="NAME", help="the server")
@@ -249,9 +269,9 @@ def _mcp(add: Add) -> None:
     text = "remove the login at the address of a server"
     logout_verb = each("mcp logout", "NAME", text, description=text, bare=True)
     logout_verb.add_argument("name", type=parse_name, metavar="NAME", help="the server")
-    for verb in (list_verb, test_verb, prompts_verb, login_verb, logout_verb):
+    for verb in (list_verb, install_verb, test_verb, prompts_verb, login_verb, logout_verb):
         verb.add_argument("--dir", type=parse_folder, default=".", help="the folder (default: this one)")
-    for verb in (list_verb, test_verb, prompts_verb):
+    for verb in (list_verb, install_verb, test_verb, prompts_verb):
         verb.add_argument("--json", action="store_true", help="print one JSON object per line")
 
 

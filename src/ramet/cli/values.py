@@ -9,6 +9,11 @@ from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 
+from ramet.core.errors import InvalidValue
+from ramet.core.media.attachment import Attachment
+from ramet.core.media.media_types import ACCEPTED, MAX_FILE_BYTES, MAX_NAME
+from ramet.disk.regular_files import read_regular
+
 MAX_NUMBER = 2**53  #: the limit in code too: larger whole numbers are not exact in JSON
 
 
@@ -52,6 +57,18 @@ def parse_folder(text: str) -> Path:
     if problem is not None:
         raise argparse.ArgumentTypeError(f"{_quote(text)} {problem}; expected a folder that can be read")
     return path.resolve()
+
+
+def parse_attachment(text: str) -> Attachment:
+    """Parse the path of a file that goes to a model, and read it."""
+    try:
+        data = read_regular(Path(text).expanduser().resolve(), limit=MAX_FILE_BYTES)
+        return Attachment(data, "".join(each for each in Path(text).name if each.isprintable())[:MAX_NAME])
+    except InvalidValue as refusal:
+        problem = f"has {refusal.value}"
+    except (OSError, ValueError, RuntimeError) as error:  # It may have a zero byte in its name.
+        problem = getattr(error, "strerror", None) or str(error)
+    raise argparse.ArgumentTypeError(f"{_quote(text)} {problem}; expected {ACCEPTED}")
 
 
 def parse_name(text: str) -> str:

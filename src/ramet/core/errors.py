@@ -325,6 +325,14 @@ class McpServerFailed(RametError):
         super().__init__(f"the MCP server {_truncate(server)!r} failed: {reason}")
 
 
+class McpPackageFailed(RametError):
+    """A package of an MCP server that could not be installed, or not exactly as its lock says."""
+
+    def __init__(self, package: str, reason: str) -> None:
+        self.package, self.reason = package, reason
+        super().__init__(f"the package {_truncate(package)!r} is not installed: {reason}")
+
+
 class NeedsInput(RametError):
     """An agent asks a question before it can continue.
 

@@ -304,6 +304,10 @@ class PauseEnded(Event, frozen=True, kw_only=True, tag="pause_ended"):
     """A person let the run go on, and the runs below it that are not paused themselves."""
 
 
+class MovedToBackground(Event, frozen=True, kw_only=True, tag="moved_to_background"):
+    """The parent of the run waited for it long enough: it works on, and a notice reports its end."""
+
+
 class AgentCreated(Event, frozen=True, kw_only=True, tag="agent_created"):
     """The run created an agent; `commit` is the commit of the state that holds the recipe."""
 
@@ -518,6 +522,7 @@ AnyEvent = (
     | RunLooping
     | RunPaused
     | PauseEnded
+    | MovedToBackground
     | AgentCreated
     | StateCommitted
     | ApprovalAsked

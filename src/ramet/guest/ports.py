@@ -18,6 +18,7 @@ from ramet.core.errors import InvalidValue, ModelFailed, ProtocolError
 from ramet.core.events import Compacted, Event, MailDelivered, MessageRecorded
 from ramet.core.ids import CallId, safe_name
 from ramet.core.limits import NO_LIMITS, Limits
+from ramet.core.media.blocks import without_data
 from ramet.guest.async_channel import AsyncChannel, RawAnswer
 from ramet.models.json_values import sanitize
 from ramet.models.messages import decode, encode
@@ -157,6 +158,8 @@ class ChannelRecord:
             if isinstance(newest, ToolMessage):
                 event = msgspec.structs.replace(event, message=_encodable_result(newest))
             self._send_record(events.encode(event))
+            if isinstance(newest, ToolMessage):
+                newest.content = without_data(newest.content)  # The host has the bytes, and sends them to the model.
         self._mail_follows = False
         self._model.history.add(newest)
 

@@ -51,6 +51,7 @@ from ramet.tools.builtins import builtin_tools
 from ramet.tools.context import ToolUseContext
 from ramet.tools.python import NAME as PYTHON
 from ramet.tools.run_info import RunInfo
+from ramet.tools.shell import background_commands
 from ramet.tools.workers import image_tools
 from ramet.wire.code import capsule
 from ramet.wire.error_codec import encode_error
@@ -149,7 +150,12 @@ class Work:
         payload = msgspec.json.decode(self._body[: start.json_size])
         context = _context(start, payload, self._body[start.json_size :], link)
         context.abort, context.mailbox = self._abort, self._mailbox
-        async with _interpreter(context, payload), _spill_results(context), _servers(context, start, link):
+        async with (
+            _interpreter(context, payload),
+            _spill_results(context),
+            background_commands(context),
+            _servers(context, start, link),
+        ):
             params = QueryParams(
                 context=context,
                 max_turns=start.max_turns,

@@ -129,6 +129,9 @@ class ChannelTree:
         """Return no children: a run in a sandbox is not resumed here."""
         return ()
 
+    async def move_to_background(self, parent: ToolUseContext, child: SpawnHandle) -> None:
+        await self._link.ask(guest_to_host.MoveToBackground, run=child.id)
+
     def detach_calls(self, parent: ToolUseContext, calls: Collection[CallId]) -> None:
         """Do nothing: calls that are cut off here end with this process."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
 from http import HTTPStatus
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakValueDictionary
 
 from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage
@@ -27,6 +27,7 @@ from ramet.models.effort import Effort, with_effort
 from ramet.models.messages import input_bound
 from ramet.models.prices import PRICES, Price
 from ramet.models.providers.credentials import check_key
+from ramet.models.providers.request_media import fitted_messages, sight_of, with_data
 from ramet.models.providers.stream_usage import UsageRefused
 from ramet.models.quota_line import QuotaWindow
 from ramet.models.rate_limit import RateLimiter, Retry, RetryPolicy
@@ -38,6 +39,7 @@ from ramet.tools.model_request import Charge, ForeignRequest, ModelRequest
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
+    from langchain_core.messages import BaseMessage
     from langchain_core.tools import BaseTool
 
 #: Lists of tools that a model stays bound to.
@@ -141,6 +143,7 @@ class _Port:
         self.was_answered = False  #: the model has answered this process: windows of earlier ones are over
         self._clock = clock
         self.window: int | None = (self._model.profile or {}).get("max_input_tokens")
+        self._sight = sight_of(self._model)
         self._bound_tools: dict[tuple[int, ...], _BoundTools] = {}
 
     async def ask(self, context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessageChunk | AIMessage]:
@@ -149,6 +152,8 @@ class _Port:
         Raises BudgetExceeded before a request that does not fit, ModelFailed after the last attempt.
         """
         bound_tools = self._bind_tools(request)
+        if (messages := fitted_messages(request.messages, self._sight)) is not request.messages:
+            request = replace(request, messages=messages)
         self._restore_window(context.quota)
         context.quota = None  # Once: what this process hears of its provider is newer.
         call = _Call(self, context, request, bound_tools)
@@ -205,6 +210,14 @@ def _with_mentioned_calls(context: ToolUseContext, request: ModelRequest, reply:
     return with_mentioned_calls(reply, request.messages, request.step)
 
 
+class _Reserved(NamedTuple):
+    """A request that may be sent: its reservation, the limit of the reply, and the messages with their files."""
+
+    hold: Hold
+    max_tokens: int | None
+    messages: Sequence[BaseMessage]
+
+
 class _Call:
     """A request of one run, over all its attempts."""
 
@@ -230,11 +243,11 @@ class _Call:
         return await self._repeat_if_cut(attempt, self._attempt_whole_once)
 
     async def _attempt_whole_once(self, attempt: int) -> AIMessage:
-        hold, max_tokens = await self._reserve(attempt)
+        hold, max_tokens, messages = await self._reserve(attempt)
         try:
             with self._context.cuts.cuttable():
                 reply = await complete(
-                    self._bound_tools.bound, self._request.messages, max_tokens=max_tokens, clock=self._port._clock
+                    self._bound_tools.bound, messages, max_tokens=max_tokens, clock=self._port._clock
                 )
         except BaseException as error:
             self._account.settle_failed(hold, error)
@@ -264,14 +277,14 @@ class _Call:
                 self.note_retry(Retry(attempt, 0.0, ModelFailed(self._port.name, "a pause cut the request")))
 
     async def _attempt_stream_once(self, attempt: int) -> AIMessage:
-        hold, max_tokens = await self._reserve(attempt)
+        hold, max_tokens, messages = await self._reserve(attempt)
         chunks: list[AIMessageChunk] = []
         assert self.pieces is not None
         try:
             with self._context.cuts.cuttable():
                 async for chunk in stream_reply(
                     self._bound_tools.bound,
-                    self._request.messages,
+                    messages,
                     max_tokens=max_tokens,
                     clock=self._port._clock,
                     usage=self._usage,
@@ -324,7 +337,7 @@ class _Call:
     async def _wait_in_line(self, wait: Awaitable[None]) -> None:
         await (wait if self._context.wait_without_time is None else self._context.wait_without_time(wait))
 
-    async def _reserve(self, attempt: int) -> tuple[Hold, int | None]:
+    async def _reserve(self, attempt: int) -> _Reserved:
         """Return a reservation that is recorded durably before any request is sent."""
         reserve = lambda: self._account.reserve(attempt)  # noqa: E731 - the usual case is without a note
         if self._context.budget_note is not None and not (self._plain.is_final_answer or self._plain.is_side_request):
@@ -332,8 +345,9 @@ class _Call:
         hold, max_tokens = await self._context.reserve(reserve, lambda reserved: self._account.refund(reserved[0]))
         try:
             with self._context.cuts.cuttable():
+                messages = await with_data(self._request.messages, self._context.load_blob)
                 await self._context.wait_persisted()
         except BaseException:
             self._account.refund(hold)
             raise
-        return hold, max_tokens
+        return _Reserved(hold, max_tokens, messages)

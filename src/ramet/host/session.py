@@ -30,6 +30,8 @@ from ramet.core.ids import ROOT_NAME
 from ramet.core.lifecycle import State
 from ramet.core.limits import DEFAULT_SPAWN_LIMITS, NO_LIMITS, Limits, SpawnLimits
 from ramet.core.liveness.watch_settings import NO_WATCH, Watch
+from ramet.core.media.attachment import Attachment, check_attachments
+from ramet.core.media.blocks import attachment_blocks
 from ramet.core.outcome import Result, Status, T, Usage
 from ramet.core.policy.policy import Policy, secrets_of, variables_of
 from ramet.host.approvals import Inbox
@@ -308,6 +310,8 @@ class Session(Generic[T]):
                     )
                     raise RametError("the session was closed before its conversation had begun")
                 self._conversation = conversation
+            if self._beginning is not None:
+                await self._beginning.share_files(self._require_conversation())
         return self
 
     @property
@@ -325,14 +329,16 @@ class Session(Generic[T]):
 
     # ---- prompts and messages
 
-    async def submit_message(self, text: str) -> AsyncGenerator[AIMessageChunk | Event]:
+    async def submit_message(
+        self, text: str, attachments: Sequence[Attachment] = ()
+    ) -> AsyncGenerator[AIMessageChunk | Event]:
         """Work on a prompt: yield the root's text as `AIMessageChunk`s, and its events, until the answer is complete.
 
-        Leaving the iteration early interrupts the turn. `result` holds the result of the turn; another turn can follow
-        a failed turn. Raises BusyError while a turn is running, InvalidValue for an invalid prompt, Denied if a hook
-        denies the prompt.
+        `attachments` are images, PDFs and texts, which the conversation has by their hash. Leaving the iteration early
+        interrupts the turn. `result` holds the result of the turn; another turn can follow a failed turn. Raises
+        BusyError while a turn is running, InvalidValue for an invalid prompt, Denied if a hook denies the prompt.
         """
-        run, turn = await self._begin_turn(text)
+        run, turn = await self._begin_turn(text, attachments)
         try:
             async with aclosing(turn.items()) as items:
                 async for item in items:
@@ -342,17 +348,23 @@ class Session(Generic[T]):
                 await self._open_tree.tree.supervisor.interrupt(run, "the reader left")
                 turn.close()
 
-    async def _begin_turn(self, text: str) -> tuple[Run, TurnStream]:
+    async def _begin_turn(self, text: str, attachments: Sequence[Attachment] = ()) -> tuple[Run, TurnStream]:
         """Begin a turn with a prompt; return its run, and its stream."""
         _check_message(text)
+        check_attachments(attachments)
         await self.start()
         run = self._check_free()
+        if attachments and run.agent.function is not None:
+            raise InvalidValue("attachments", attachments, "none: this agent is no model, and reads a text alone")
         self._paused_turn = None
         prompt = await self._run_prompt_hooks(text)
         if (
             run.turn.woken_by_mail
         ):  # Readers get only recorded events: wait, so that those of an earlier turn are not read here.
             await run.context.wait_persisted()
+        if attachments:
+            await self.runtime.open_store()
+        blocks = await attachment_blocks(attachments, run.context.store_blob)
         self._check_free()  # Another prompt may have arrived while the hooks inspected this one.
         mentions = self._find_mentions(text)
         is_free = (run.state is State.IDLE or run.turns == 0) and not run.context.is_paused
@@ -360,14 +372,16 @@ class Session(Generic[T]):
             raise BusyError("another turn is under way, or paused: a prompt with a mention begins a turn of its own")
         # After a kill the brief is pending already.
         brief = run.agent.initial_prompt if run.turns == 0 and not run.pending else ""
-        content = f"{brief}\n\n{prompt}".strip() if brief else prompt
-        message = marked_prompt(content, mentions, run.context.history)
+        prompt = f"{brief}\n\n{prompt}".strip() if brief else prompt
         turn = TurnStream(run, self._open_tree.recorder, self._turn_over)
         if is_free:
-            self._open_tree.tree.supervisor.prompt(run, message)
+            content: Any = [{"type": "text", "text": prompt}, *blocks] if blocks else prompt
+            self._open_tree.tree.supervisor.prompt(run, marked_prompt(content, mentions, run.context.history))
+        elif blocks:
+            raise BusyError("a prompt with attachments begins a turn of its own: the agent is paused, or at work")
         else:
             # A notice has woken the run, and the prompt joins that turn; or it is paused, and the prompt is kept.
-            self.send(str(message.content))
+            self.send(prompt)
         return run, turn
 
     def _find_mentions(self, prompt: str) -> tuple[str, ...]:
@@ -408,8 +422,14 @@ class Session(Generic[T]):
             pass
         return turn.result or self._root.result
 
-    async def ask(self, text: str, *, on_pause: Literal["wait", "return"] = "wait") -> Result[T]:
-        """Work on a prompt and return the result of the turn.
+    async def ask(
+        self,
+        text: str,
+        *,
+        attachments: Sequence[Attachment] = (),
+        on_pause: Literal["wait", "return"] = "wait",
+    ) -> Result[T]:
+        """Work on a prompt and return the result of the turn; `attachments` are those of `submit_message`.
 
         If the tree pauses at a limit, this waits until the limit is raised, and logs how. With `on_pause="return"` it
         returns a result with the status `paused`, which is not final: the turn goes on when the limit is raised, and
@@ -418,15 +438,15 @@ class Session(Generic[T]):
         if on_pause not in ("wait", "return"):
             raise InvalidValue("on_pause", on_pause, "wait or return")
         if on_pause == "return":
-            return await self._ask_until_pause(text)
-        async with aclosing(self.submit_message(text)) as items:
+            return await self._ask_until_pause(text, attachments)
+        async with aclosing(self.submit_message(text, attachments)) as items:
             async for _ in items:
                 pass
         assert self.result is not None
         return self.result
 
-    async def _ask_until_pause(self, text: str) -> Result[T]:
-        run, turn = await self._begin_turn(text)
+    async def _ask_until_pause(self, text: str, attachments: Sequence[Attachment]) -> Result[T]:
+        run, turn = await self._begin_turn(text, attachments)
         try:
             result = await wait_until_paused(turn, self._open_tree.tree.register)
         except BaseException:
@@ -542,6 +562,11 @@ class Session(Generic[T]):
     def messages(self) -> list[Any]:
         """A copy of the root's conversation so far."""
         return list(self._root.context.history)
+
+    async def read_blob(self, name: str) -> bytes | None:
+        """Return the bytes of an image or a document of this tree, by the hash in a message; None if there is none."""
+        load = self._root.context.load_blob
+        return await load(name) if load is not None else None
 
     async def events(self, *, tree: bool = True, deltas: bool = False) -> AsyncGenerator[Event]:
         """Follow the tree, or the root alone: all kept events, then live events, until the session closes.

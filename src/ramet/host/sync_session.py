@@ -11,6 +11,7 @@ from ramet.agent.definition import Agent
 from ramet.core.errors import InvalidValue
 from ramet.core.events import Event
 from ramet.core.limits import Limits
+from ramet.core.media.attachment import Attachment
 from ramet.core.outcome import Result, T, Usage
 from ramet.host.loop_thread import refuse_in_loop
 from ramet.host.runtime import AgentRuntime
@@ -74,9 +75,9 @@ class SyncSession(Generic[T]):
 
     # ---- prompts and messages
 
-    def submit_message(self, text: str) -> Generator[AIMessageChunk | Event]:
+    def submit_message(self, text: str, attachments: Sequence[Attachment] = ()) -> Generator[AIMessageChunk | Event]:
         """Work on a prompt, and yield the items of `Session.submit_message`. Leaving early interrupts the turn."""
-        yield from self._read(self._session.submit_message(text))
+        yield from self._read(self._session.submit_message(text, attachments))
 
     def _read(self, items: AsyncGenerator[AIMessageChunk | Event]) -> Generator[AIMessageChunk | Event]:
         async def next_item() -> tuple[AIMessageChunk | Event] | None:
@@ -90,9 +91,15 @@ class SyncSession(Generic[T]):
         finally:
             self._call(items.aclose())
 
-    def ask(self, text: str, *, on_pause: Literal["wait", "return"] = "wait") -> Result[T]:
+    def ask(
+        self,
+        text: str,
+        *,
+        attachments: Sequence[Attachment] = (),
+        on_pause: Literal["wait", "return"] = "wait",
+    ) -> Result[T]:
         """Work on a prompt and return the result of the turn, as `Session.ask` does."""
-        return self._call(self._session.ask(text, on_pause=on_pause))
+        return self._call(self._session.ask(text, attachments=attachments, on_pause=on_pause))
 
     def raise_limits(self, add: Limits, *, key: str = "") -> Limits:
         """Add to the limits of the whole tree, as `Session.raise_limits` does."""

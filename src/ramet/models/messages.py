@@ -47,7 +47,7 @@ _OWN_FIELDS: Final[dict[str, frozenset[str]]] = {
 #: Astra, 4,005 by Claude Opus 5.5 and 1,065 by Gemini 3 (October 2026). Only gpt-4o-mini is higher (2,833 + 5,667 for
 #: each of up to 8 tiles).
 IMAGE_TOKENS: Final = 16_000
-#: Maximum tokens of a file, audio or video that is sent by reference: its size is unknown here.
+#: Maximum tokens of a file, audio or video that is sent by reference, and of a PDF: its size is unknown here.
 REFERENCE_TOKENS: Final = 100_000
 #: Tokens of role markers and separators around one message.
 MESSAGE_TOKENS: Final = 16
@@ -207,9 +207,19 @@ def _block_bound(block: object, image_tokens: int) -> int:
         return _bytes(block["text"]) + (0 if len(block) == 2 else _json_bytes({**block, "text": ""}))
     if kind in _IMAGES:
         return image_tokens
+    if kind == "file" and isinstance(block.get("blob"), str):  # As `ramet.core.media.blocks` stores it.
+        return _stored_file_bound(block)
     if kind in _MEDIA:
         return REFERENCE_TOKENS if _is_reference(block) else max(_json_bytes(block), image_tokens)
     return _json_bytes(block)
+
+
+def _stored_file_bound(block: Mapping[str, Any]) -> int:
+    """Return the bound of a text by its bytes, and of another document by the figure for one of unknown content."""
+    size = block.get("bytes")
+    if block.get("mime_type") != "text/plain" or not isinstance(size, int):
+        return REFERENCE_TOKENS
+    return size + size // 6 + _json_bytes(block)  # With the frame in which the model reads it.
 
 
 def _is_reference(block: Mapping[str, Any]) -> bool:

@@ -35,7 +35,7 @@ _CONTENT_BLOCKS: Final = frozenset({"text", "tool_use", "thinking", "redacted_th
 _MEDIA: Final = frozenset(
     {"image", "image_url", "input_image", "audio", "input_audio", "video", "file", "input_file", "document", "media"}
 )
-_REFERENCE_KEYS: Final = frozenset({"url", "image_url", "file_url", "file_id", "file_uri", "uri"})
+_REFERENCE_KEYS: Final = frozenset({"url", "image_url", "file_url", "file_id", "file_uri", "uri", "blob"})
 #: Parts of a message that are not sent to a model.
 _UNSENT_FIELDS: Final = frozenset({"response_metadata", "dropped", "artifact"})
 

@@ -376,6 +376,13 @@ def formats_of(type: AgentType, info: Any) -> Sequence[str]:
 
 
 @runtime_checkable
+class ReadsFiles(Protocol):
+    """An agent type whose agents read the images and documents of a message; others read its text alone."""
+
+    reads_files: bool
+
+
+@runtime_checkable
 class ReadsParameters(Protocol):
     """An agent type some of whose agents read all parameters of a model client's request, and not only the messages."""
 

@@ -129,12 +129,13 @@ def narrowed_to(most: Policy, grant: Grant | None, parent: Run | None, services:
     return narrowed_grant
 
 
-def with_skills(
+def with_definition_mounts(
     grant: Grant | None, folders: Sequence[str], most: Policy | None
 ) -> tuple[Grant | None, tuple[str, ...]]:
-    """Return the grant with read-only mounts of the skills of a run's definition, and the folders that were added.
+    """Return the grant with read-only mounts of folders of a run's definition, and the folders that were added.
 
-    What `most` does not cover is not added; the Skill tool then says that the folder is not mounted.
+    They are the folders of its skills, and of the packages of its MCP servers. What `most` does not cover is not
+    added: the Skill tool then says that the folder is not mounted, and a server does not start.
     """
     if grant is None:
         return None, ()

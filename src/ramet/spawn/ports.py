@@ -33,6 +33,7 @@ from ramet.spawn.served_ports import Ports
 from ramet.tools.context import Approve, Ask, Hooks, Meter, Safety, ToolProcesses, ToolUseContext
 from ramet.tools.forwarding import OpenForwarding
 from ramet.tools.mcp.connection_port import McpClient
+from ramet.tools.mcp.package_port import McpPackages
 from ramet.tools.run_info import RunInfo
 from ramet.tools.spawn_request import CreationReceipt, SpawnRequest
 from ramet.wire.guest_protocol.answer_data import StateReply
@@ -190,6 +191,7 @@ class TreePorts:
     forwarding: OpenForwarding | None = None  #: for models that programs in sandboxes call
     programs: Programs | None = None  #: of other makers, to be started in sandboxes; None: there are none
     mcp_client: McpClient | None = None  #: for servers in sandboxes; None: no agent may have one
+    mcp_packages: McpPackages | None = None  #: of servers that start with npx or uvx; None: these run as they are
     approve: Approve | None = None
     withdraw_restored: Callable[[RunId], None] | None = None  #: closes questions that a run will not ask again
     safety: Safety | None = None  #: of every run, whatever it or its parent requests; None: there are no votes on calls
@@ -208,6 +210,7 @@ class TreePorts:
     confirm_ownership: Callable[[], Awaitable[None]] | None = None
     after: Callable[[Callable[[RametError | None], None], bool], None] = lambda do, _: do(None)  #: see Recorder.after
     store_blob: Callable[[RunInfo], Callable[[bytes], Awaitable[str]] | None] = lambda _: None
+    load_blob: Callable[[RunInfo], Callable[[str], Awaitable[bytes | None]] | None] = lambda _: None
     processes: ToolProcesses | None = None  #: for synchronous tools; None: threads
     placement: Placement | None = None  #: None: every run works in the host
     authoring: Authoring | None = None  #: None: agents cannot create agents

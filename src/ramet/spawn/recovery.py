@@ -253,7 +253,7 @@ def _restore_run(
         policy_ceiling=narrowed_in(spawn_data),
         capsule=capsule_in(spawn_data) if grant is not None else None,
         clone=clone_in(spawn_data, services.git),
-        skill_folders=tuple(spawn_data.get("skill_folders", ())),
+        definition_mounts=tuple(spawn_data.get("skill_folders", ())),
         toolset=toolset,
         system=tuple(SystemMessage(content=text) for text in spawn_data.get("system", ())),
         cwd=cwd,

@@ -25,6 +25,7 @@ from ramet.core.ids import RunId
 from ramet.core.lifecycle import LIVE_STATES, State
 from ramet.core.limits import Limits
 from ramet.core.liveness.watch_settings import NO_WATCH, Watch
+from ramet.core.mcp.server_entry import McpServer
 from ramet.core.outcome import NO_USAGE, Artifact, ErrorInfo, Result, Status, Usage
 from ramet.core.policy.policy import Grant, Policy
 from ramet.core.replay.run_replay import RunReplay
@@ -39,6 +40,7 @@ from ramet.spawn.tool_calls import ToolCallLedger
 from ramet.tools.context import ToolUseContext
 from ramet.tools.forwarding import OpenForwarding
 from ramet.tools.mcp.connection_port import McpClient, ServerPrompts
+from ramet.tools.mcp.package_port import McpPackages
 from ramet.tools.run_info import RunInfo
 from ramet.tools.spawn_request import SpawnRequest
 from ramet.wire.code.capsule import PackedCall
@@ -101,9 +103,11 @@ class RunSandbox:
     server_prompts: ServerPrompts | None = None  #: of the servers of its current process, or of its last one
     #: Tools of these servers that its model found, and whether that is recorded: a fork has those of its parent.
     loaded_tools: dict[str, bool] = field(default_factory=dict)
+    mcp_packages: McpPackages | None = None  #: of those servers
+    mcp_programs: Mapping[str, McpServer] = field(default_factory=dict)  #: started in place of servers with packages
     missing_variables: tuple[str, ...] = ()  #: variables whose values only a sandbox that continues has
     clone: Clone | None = None  #: of a run that works in a clone of a repository
-    skill_folders: tuple[str, ...] = ()  #: mounts of its skills, beyond its policy
+    definition_mounts: tuple[str, ...] = ()  #: folders of its skills and MCP servers, beyond its policy
     folder: RunFolder | None = None
     is_folder_lost: bool = False  #: the run continues in an empty folder, and its agent was not informed yet
     was_started: bool = False  #: its folder may hold files

@@ -10,6 +10,7 @@ from typing import Any
 
 from ramet.concurrency.deadline import wait_with_timeout
 from ramet.core.errors import Denied, MailRefused, Unknown
+from ramet.core.events import MovedToBackground
 from ramet.core.ids import CallId
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Result, Status
@@ -31,7 +32,7 @@ from ramet.tools.agents.report_framing import report
 from ramet.tools.context import ToolUseContext, current_call
 from ramet.tools.decisions import PeerRequest
 from ramet.tools.run_info import MonitorReport, RunView, StopReceipt
-from ramet.tools.spawn_request import CreationReceipt, SpawnRequest, check_request
+from ramet.tools.spawn_request import CreationReceipt, SpawnHandle, SpawnRequest, check_request
 from ramet.wire.guest_protocol.answer_data import StateReply
 from ramet.wire.guest_protocol.guest_to_host import UseState
 
@@ -95,6 +96,16 @@ class RunTree:
         for each in [each for each in register.known_spawns if each[0] == run.info.id]:
             del register.known_spawns[each]
         return [self.handle(each) for each in register.runs.values() if each.parent is run]
+
+    async def move_to_background(self, parent: ToolUseContext, child: SpawnHandle) -> None:
+        """Make a child of this run a background run: a notice reports its end. Raises Unknown for another run."""
+        run = self.register.runs.get(child.id)
+        if run is None or run.parent is None or run.parent.info.id != parent.run.id:
+            raise Unknown("child", child.id, ())
+        if not run.background:
+            run.background = True
+            run.context.emit(MovedToBackground)
+        self.post.report_end(run)
 
     def detach_calls(self, parent: ToolUseContext, calls: Collection[CallId]) -> None:
         """Make the children of these calls of this run background runs: a notice reports their ends."""

@@ -23,6 +23,8 @@ class Arguments(BaseModel):
 
 
 A = TypeVar("A", bound=Arguments)
+#: The content of a tool's result: a text, or blocks.
+ToolContent = str | list[dict[str, Any]]
 
 
 class BuiltinTool(BaseTool):
@@ -34,12 +36,12 @@ class BuiltinTool(BaseTool):
 
     args_schema: Any  # a dict: LangChain validates nothing, this tool does
     arguments_class: type[Arguments] = Field(exclude=True)
-    function: Callable[[Any], Awaitable[str]] = Field(exclude=True)
+    function: Callable[[Any], Awaitable[ToolContent]] = Field(exclude=True)
 
     def _run(self, **_: Any) -> str:
         raise Bug(f"the tool {self.name} runs in the event loop")
 
-    async def _arun(self, **values: Any) -> str:
+    async def _arun(self, **values: Any) -> ToolContent:
         try:
             arguments = self.arguments_class.model_validate(values)
         except ValidationError as error:
@@ -50,7 +52,7 @@ class BuiltinTool(BaseTool):
 
 
 def workspace_tool(
-    name: str, description: str, arguments_class: type[A], run: Callable[[A], Awaitable[str]], **metadata: Any
+    name: str, description: str, arguments_class: type[A], run: Callable[[A], Awaitable[ToolContent]], **metadata: Any
 ) -> BuiltinTool:
     """Return a tool of an async function on validated arguments; `metadata` is for dispatch."""
     return BuiltinTool(

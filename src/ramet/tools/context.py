@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from ramet.concurrency.background_commands import BackgroundCommands
 from ramet.concurrency.cancel import AbortController
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.concurrency.cuts import Cuts
@@ -57,6 +58,9 @@ class Tree(Protocol):
 
         Every later spawn request is a new one.
         """
+
+    async def move_to_background(self, parent: ToolUseContext, child: SpawnHandle) -> None:
+        """Make a child that the parent waited for a background run: a notice reports its end."""
 
     def detach_calls(self, parent: ToolUseContext, calls: Collection[CallId]) -> None:
         """Stop waiting for the children of these calls of this run: notices will report their ends."""
@@ -297,8 +301,11 @@ class ToolUseContext:
     permissions_after_plan: Permissions | None = None  #: rules once a person approves its plan; None: not in plan mode
     interpreter: Interpreter | None = None  #: None: this run is in the host, where no code of an agent runs
     spill: Callable[[str, str], pathlib.Path] | None = None  #: (call id, text) -> file; None keeps only a preview
+    commands: BackgroundCommands | None = None  #: of this turn; None: no command can go on in the background
     #: persist bytes, return their name; None: not available
     store_blob: Callable[[bytes], Awaitable[str]] | None = None
+    #: return the bytes of a name, None if this tree has none of that name; None: not available
+    load_blob: Callable[[str], Awaitable[bytes | None]] | None = None
     usage: Usage = NO_USAGE  #: of this run alone
     last_usage: Usage | None = None  #: of the newest reply
     on_usage: Callable[[Usage], None] | None = None

@@ -32,6 +32,7 @@ from ramet.core.errors import Aborted, BudgetExceeded, Bug, InvalidValue, RametE
 from ramet.core.events import ToolEnded, ToolStarted
 from ramet.core.ids import CallId, StepId
 from ramet.core.limits import Amount
+from ramet.core.media.blocks import checked_content, is_media, label
 from ramet.core.outcome import Usage
 from ramet.core.tool_names import ALIASES as ALIASES
 from ramet.core.tool_names import TOOL_SEARCH
@@ -191,9 +192,17 @@ async def _run_gated(context: ToolUseContext, tool: BaseTool, call: ToolCall) ->
         context.record_refusal(refusal)
         return _refuse(context, call, str(refusal))
     answer = await _run(context, tool, call, hold)
-    if note and isinstance(answer.content, str):
-        answer.content += f"\n\n{note}"
+    if note:
+        _append(answer, note)
     return answer
+
+
+def _append(answer: ToolMessage, note: str) -> None:
+    """Append a text to a result."""
+    if isinstance(answer.content, str):
+        answer.content += f"\n\n{note}"
+    else:
+        answer.content = [*answer.content, {"type": "text", "text": note}]
 
 
 async def _ask_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall) -> ToolMessage | str:
@@ -257,6 +266,8 @@ async def _run(context: ToolUseContext, tool: BaseTool, call: ToolCall, hold: Ho
             answer = _error(call, CUT_CALL.format(name=tool.name))
         if context.hooks is not None:
             await _notify_hooks(context, tool, call, answer)
+        if (content := await checked_content(answer.content, context.store_blob)) is not None:
+            answer.content = content
         spilled = _bound_size(context, answer)
         await _store_artifact(context, answer)
         status, preview = answer.status, _text(answer)[:PREVIEW_CHARS]
@@ -360,8 +371,8 @@ async def _notify_hooks(context: ToolUseContext, tool: BaseTool, call: ToolCall,
     if decision.updated_output is not None:
         answer.content = decision.updated_output
     notes = [each for each in (decision.context, decision.reason if decision.verdict == "deny" else "") if each]
-    if notes and isinstance(answer.content, str):
-        answer.content += "\n\n" + "\n".join(notes)
+    if notes:
+        _append(answer, "\n".join(notes))
 
 
 async def _store_artifact(context: ToolUseContext, answer: ToolMessage) -> None:
@@ -388,17 +399,22 @@ def _bound_size(context: ToolUseContext, answer: ToolMessage) -> str | None:
         remark = f"The whole result is in {path}; read it in parts."
     else:
         remark = "The rest was dropped: this session has no directory to keep it."
-    answer.content = f"{beginning}\n… [{len(text)} characters, the first {len(beginning)} shown. {remark}]"
+    shortened = f"{beginning}\n… [{len(text)} characters, the first {len(beginning)} shown. {remark}]"
+    files = [each for each in answer.content if is_media(each)] if isinstance(answer.content, list) else []
+    answer.content = [{"type": "text", "text": shortened}, *files] if files else shortened
     return path
 
 
 def _text(answer: ToolMessage) -> str:
     if isinstance(answer.content, str):
         return answer.content
-    parts = [
-        part if isinstance(part, str) else part.get("text") or json.dumps(part, default=str) for part in answer.content
-    ]
-    return "\n".join(parts)
+    return "\n".join(map(_part_text, answer.content))
+
+
+def _part_text(part: str | dict[str, Any]) -> str:
+    if isinstance(part, str):
+        return part
+    return f"[{label(part)}]" if is_media(part) else part.get("text") or json.dumps(part, default=str)
 
 
 def _error(call: ToolCall, text: str) -> ToolMessage:

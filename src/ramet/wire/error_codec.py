@@ -35,6 +35,7 @@ _FIELDS: Final[Mapping[type[RametError], Mapping[str, Any]]] = {
     errors.Denied: {"what": str, "reason": str},
     errors.Expired: {"run": str, "ended": str, "keep_s": _Number},
     errors.Gone: {},
+    errors.McpPackageFailed: {"package": str, "reason": str},
     errors.InvalidValue: {"field": str, "value": str | int | float | bool | None, "accepted": str},
     errors.IsolationUnavailable: {"asked": str, "offered": str, "missing": _Names, "remedy": str},
     errors.MailRefused: {"to": str, "reason": str},

@@ -70,6 +70,9 @@ async def test_an_agent_uses_the_tools_of_its_server(tmp_path: pathlib.Path, bac
     parameters: Any = tools["mcp__calc__move"].args_schema
     assert parameters["properties"]["by"]["properties"]["x"] == {"title": "X", "type": "integer"}
     assert "$ref" not in str(parameters)
+    stored = b"".join(each.read_bytes() for each in (tmp_path / ".ramet").glob("journal.db*"))
+    assert b'"SHOWN":null' in stored
+    assert b"in ${UNIT}" not in stored, "a value of env is in the journal"
 
 
 async def test_later_turns_and_forks_have_servers_of_their_own(tmp_path: pathlib.Path, backend: BackendName) -> None:

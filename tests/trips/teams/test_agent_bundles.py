@@ -203,7 +203,8 @@ async def test_a_bundle_is_loaded_into_an_active_agent_and_unloaded(folder: path
     script: Script = [
         Call("Bash", {"command": WAITS}), "Waited.",
         Call("count_words", {"text": "one two three", "least": 4}), step_from_last_result(Say),
-        [Call("shout", {"text": "ah"}), Call("count_words", {"text": 5})], "Tried.",
+        [Call("Skill", {"skill": "counting"}), Call("shout", {"text": "ah"}), Call("count_words", {"text": 5})],
+        "Tried.",
     ]  # fmt: skip
     async with serving_model(folder, backend, script) as server:
         kit, agent = await server.upload(KIT), await server.spawn("llm", {"tools": ["Bash"]})
@@ -218,8 +219,9 @@ async def test_a_bundle_is_loaded_into_an_active_agent_and_unloaded(folder: path
 
         assert await server.say(agent, "Count") == "1"
         system, tools = newest_request(server.model)
-        assert "One, two, three." in system
-        assert tools == {"Bash", "count_words", "shout"}
+        assert "- counting: How to count" in system
+        assert "One, two, three." not in system
+        assert tools == {"Bash", "Skill", "count_words", "shout"}
         assert (await server.tools(agent))["count_words"] == {
             "name": "count_words",
             "description": "How many words a text has, of at least so many letters.",
@@ -234,7 +236,8 @@ async def test_a_bundle_is_loaded_into_an_active_agent_and_unloaded(folder: path
             },
         }
         assert await server.say(agent, "Try") == "Tried."
-        shouted, wrong = (await server.results(agent))[2:]
+        skill, shouted, wrong = (await server.results(agent))[2:]
+        assert skill.endswith("One, two, three.")
         assert shouted == "AH"
         assert wrong.startswith("count_words was called wrongly. text:")
 
@@ -252,12 +255,12 @@ async def test_a_bundle_is_loaded_into_an_active_agent_and_unloaded(folder: path
         assert await turn == "Still here."
         # What was imported stays imported, and the turn goes on with what it began with.
         assert (await server.results(agent))[-4:] == ["2\n[exit code 0]", "1", "gone\n[exit code 0]", "2"]
-        assert "One, two, three." in newest_request(server.model)[0]
+        assert "- counting: How to count" in newest_request(server.model)[0]
 
         assert await server.say(agent, "And now") == "Gone."
         assert "ModuleNotFoundError" in (await server.results(agent))[-1]
         system, tools = newest_request(server.model)
-        assert ("One, two, three." in system, tools, set(await server.tools(agent))) == (False, {"Bash"}, {"Bash"})
+        assert ("How to count" in system, tools, set(await server.tools(agent))) == (False, {"Bash"}, {"Bash"})
         assert server.import_dir_names == [agent.agent.id]
         await server.client.kill_agent(agent.agent.id, key=agent.nonce)
         assert server.import_dir_names == []

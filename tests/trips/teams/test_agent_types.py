@@ -283,14 +283,14 @@ async def test_limits_hold_for_the_whole_conversation(tmp_path: pathlib.Path) ->
 async def test_an_agent_can_use_the_code_and_skills_of_its_image(tmp_path: pathlib.Path, backend: Backend) -> None:
     """The agent's Python and commands import the code, and cannot change it.
 
-    A skill is in the prompt, and its files can be read.
+    A skill's description is in the prompt, and its text comes when the agent loads it.
     """
     image = image_of(tmp_path / "bundle")
     model = ScriptedModel(
         [
             Call("python", {"code": "import helper\nhelper.answer('ab')"}),
             Call("Bash", {"command": "python3 -c 'import kit.words; print(kit.words.twice(\"cd\"))'; echo $MOOD"}),
-            Call("Bash", {"command": f"cat {image.skills[0]}/counting/SKILL.md; echo x > {image.folders[0]}/new"}),
+            [Call("Skill", {"skill": "counting"}), Call("Bash", {"command": f"echo x > {image.folders[0]}/new"})],
             "Done.",
         ]
     )
@@ -305,7 +305,9 @@ async def test_an_agent_can_use_the_code_and_skills_of_its_image(tmp_path: pathl
     assert results[1].startswith("cdcd\nbright\n")
     assert "One, two, three." in results[2]
     assert not (image.folders[0] / "new").exists()
-    assert "One, two, three." in str(model.requests[0].messages[0].content)
+    system = str(model.requests[0].messages[0].content)
+    assert "- counting: How to count" in system
+    assert "One, two, three." not in system
 
 
 @both
@@ -315,7 +317,7 @@ async def test_tools_of_an_image_run_in_the_sandbox_of_the_agent(tmp_path: pathl
     tools += b'def fails() -> None:\n    "It fails."\n    1 / 0\n\ndef quiet():\n    pass\n'
     files = {"tooling.py": tools, "skills/a/SKILL.md": b"---\ndescription: x\n---\nMind the gap.\n"}
     files["bundle.toml"] = b'tools = ["tooling:where"]\nskills = ["a"]'
-    model = ScriptedModel([[Call("where", {"of": "me"}), Call("fails")], "Done."])
+    model = ScriptedModel([[Call("where", {"of": "me"}), Call("fails"), Call("Skill", {"skill": "a"})], "Done."])
     kind = LlmType({"scripted": model}, default="scripted")
     async with (
         PackagingService(tmp_path / "packaging") as packaging,
@@ -327,7 +329,7 @@ async def test_tools_of_an_image_run_in_the_sandbox_of_the_agent(tmp_path: pathl
         info = LlmInfo(tools=["tooling:fails"])
         async with open_agent(kind, agent_spec(runtime, tmp_path / "ada", info, **more)) as agent:
             assert await say(agent, "Go") == "Done."
-            path_text, error_text = [each["content"] for each in await agent.history() if each["role"] == "tool"]
+            path_text, error_text, skill = [each["content"] for each in await agent.history() if each["role"] == "tool"]
             listing = await agent.control(ListTools())
         wrong: list[tuple[type[RametError], str, dict[str, Any]]] = [
             (InvalidValue, "nothing", {"info": LlmInfo(tools=["tooling:nothing"]), **more}),
@@ -344,8 +346,12 @@ async def test_tools_of_an_image_run_in_the_sandbox_of_the_agent(tmp_path: pathl
     assert path_text.endswith(" me")
     assert int(path_text.split()[0]) != os.getpid()
     assert "ZeroDivisionError" in error_text
-    assert "Mind the gap." in str(model.requests[0].messages[0].content)
-    assert [(each["name"], each["input_schema"]["required"]) for each in listing] == [("where", ["of"]), ("fails", [])]
+    assert skill.endswith("Mind the gap.")
+    assert [(each["name"], each["input_schema"]["required"]) for each in listing] == [
+        ("where", ["of"]),
+        ("fails", []),
+        ("Skill", ["skill"]),
+    ]
 
 
 async def test_an_invalid_model_agent_is_refused_by_field(tmp_path: pathlib.Path) -> None:

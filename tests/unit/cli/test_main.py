@@ -18,6 +18,7 @@ HELPS = {
     "agents list": "help-agents-list",
     "mcp": "help-mcp",
     "mcp list": "help-mcp-list",
+    "mcp install": "help-mcp-install",
     "mcp test": "help-mcp-test",
     "mcp prompts": "help-mcp-prompts",
     "mcp login": "help-mcp-login",

@@ -18,7 +18,7 @@ from ramet.core.policy.policy import Policy, resolve_root_policy
 from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.birth.plan import Plan, as_agent, plan_birth
-from ramet.spawn.grants import with_skills
+from ramet.spawn.grants import with_definition_mounts
 from ramet.tools.spawn_request import SpawnRequest
 from tests.trips.kits.sessions import has_no_reservation, open_tree_of, run_of
 
@@ -166,13 +166,13 @@ def test_skills_are_mounted_unless_the_grant_shows_them_or_the_ceiling_does_not(
     grant = resolve_root_policy(Policy(readonly_mounts=("/project",)))
     skills = ("/project/.claude/skills/a", "/elsewhere/skills/b", "/elsewhere/skills/b")
 
-    mounted, added = with_skills(grant, skills, None)
-    limited, none_added = with_skills(grant, skills, Policy(readonly_mounts=("/project",)))
-    unlimited, also_added = with_skills(grant, skills, Policy(memory_mb=64))
+    mounted, added = with_definition_mounts(grant, skills, None)
+    limited, none_added = with_definition_mounts(grant, skills, Policy(readonly_mounts=("/project",)))
+    unlimited, also_added = with_definition_mounts(grant, skills, Policy(memory_mb=64))
 
     assert (mounted, unlimited) == (unlimited, mounted)
     assert (added, also_added) == (("/elsewhere/skills/b",),) * 2
     assert mounted is not None
     assert mounted.readonly_mounts == ("/project", "/elsewhere/skills/b")
     assert (limited, none_added) == (grant, ())
-    assert with_skills(None, skills, None) == (None, ())
+    assert with_definition_mounts(None, skills, None) == (None, ())

@@ -24,6 +24,7 @@ ERROR_EXAMPLES: list[RametError] = [
     errors.DefinitionMissing("model", "scripted"),
     errors.Expired("run-1", "2026-11-22T08:00:00Z", 60.0),
     errors.McpServerFailed("calc", "it ended"),
+    errors.McpPackageFailed("calc@1", "it has no wheel"),
     errors.MergeConflict("state", "notes/main", ("a", "b"), expected=1, found=2),
     errors.UnsavedChanges(("a",), "two keys are not committed", "commit() them"),
     errors.AgentNotResolved("main@0", "capability", "math", "is gone"),

@@ -34,6 +34,8 @@ _SPELLINGS = {
     "initialPrompt": "initial_prompt",
     "budgetNote": "budget_note",
     "siblingList": "sibling_list",
+    "omitInstructions": "omit_instructions",
+    "omitClaudeMd": "omit_instructions",
 }
 _UNSUPPORTED_KEYS = ("color",)
 #: Keys that name commands, and the fields of an agent that they set.
@@ -260,6 +262,7 @@ _READERS: Mapping[str, Callable[[_Reader, str], dict[str, Any]]] = {
     "tool_search": _Reader.raw_value,
     "memory": _Reader.raw_value,
     "background": _Reader.flag,
+    "omit_instructions": _Reader.flag,
     "isolation": _Reader.raw_value,
     "initial_prompt": _Reader.text,
     "budget_note": _Reader.flag,

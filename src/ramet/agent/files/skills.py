@@ -181,15 +181,6 @@ def render_listing(skills: Sequence[Skill]) -> str:
     return "\n".join([_HEAD, "", *lines]) if lines else ""
 
 
-def render_skills(skills: Iterable[Skill]) -> str:
-    """Return a section for the system prompt with the full text of each skill; empty if there are none."""
-    parts = [
-        f"## Skill: {skill.name}\n\n{skill.description}\n\nIts files: {skill.path.parent}\n\n{skill.text}".rstrip()
-        for skill in skills
-    ]
-    return "\n\n".join(["# Skills", "Ways of working that were prepared for you.", *parts]) if parts else ""
-
-
 def _load(folder: Path, fence: Path | None) -> Skill:
     """Return the skill of a folder. Raises InvalidValue or Unreadable."""
     path = folder / BODY

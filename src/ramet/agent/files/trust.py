@@ -21,6 +21,8 @@ from ramet.agent.files import frontmatter, safe_yaml
 from ramet.agent.files.agent_file import MAX_FILE
 from ramet.agent.files.bounded_read import Unreadable, read_text, real_path
 from ramet.agent.files.git_programs import git_programs, runs_checkout_commands
+from ramet.agent.files.mcp_lock import LOCK_FILE
+from ramet.agent.files.mcp_lock import MAX_BYTES as MAX_LOCK
 from ramet.agent.files.scripts import Script, ScriptSearch
 from ramet.agent.files.search_paths import Candidate, agent_files, project_search_paths
 from ramet.core.errors import InvalidValue
@@ -66,7 +68,7 @@ def find_runnables(folder: Path) -> tuple[Runnable, ...]:
     """Return everything that trusting `folder` would switch on. Raises Unreadable if that cannot be determined."""
     root = real_path(folder)
     scripts = ScriptSearch(root)
-    parts = (_settings, _server_settings, _agents, _git)
+    parts = (_settings, _mcp_lock, _server_settings, _agents, _git)
     runnables = {each for part in parts for each in part(root, scripts)}
     return tuple(sorted(runnables))
 
@@ -147,6 +149,13 @@ def _settings(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
         if isinstance(content, dict):
             content.pop("permissions", None)  # A rule names files that a tool may use, and runs none.
         yield from _named_scripts(root, scripts.named_files(_strings(content)))
+
+
+def _mcp_lock(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
+    path = root / LOCK_FILE
+    if os.path.lexists(path):
+        text = read_text(path, limit=MAX_LOCK, fence=root).text
+        yield Runnable(LOCK_FILE, "which packages the commands of MCP servers run", _hash(text.encode()))
 
 
 def _server_settings(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:

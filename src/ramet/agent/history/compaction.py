@@ -206,10 +206,15 @@ def estimated_tokens(messages: Iterable[BaseMessage]) -> int:
 def _estimate(message: BaseMessage) -> int:
     size = _MESSAGE_TOKENS + _text_tokens(text_of(message))
     if isinstance(message.content, list):
-        size += _BLOCK_TOKENS * sum(_is_other_block(each) for each in message.content)
+        size += sum(_block_tokens(each) for each in message.content if _is_other_block(each))
     if isinstance(message, AIMessage):
         size += sum(_text_tokens(f"{call['name']}{call['args']}") for call in calls_of(message))
     return size
+
+
+def _block_tokens(block: Any) -> int:
+    size = block.get("bytes")
+    return size // 3 if block.get("mime_type") == "text/plain" and isinstance(size, int) else _BLOCK_TOKENS
 
 
 def _text_tokens(text: str) -> int:

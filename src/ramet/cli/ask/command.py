@@ -38,6 +38,7 @@ from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.events import RunEnded
 from ramet.core.limits import Limits, SpawnLimits
+from ramet.core.media.attachment import check_attachments
 from ramet.core.policy.permissions import NO_PERMISSIONS
 from ramet.host.session import MAX_PROMPT, Session, sandboxed_children
 from ramet.host.trees.exhausted_limits import exhausted_limits
@@ -85,7 +86,14 @@ async def _ask(options: Namespace, question: str, *, logs: bool) -> int:
         prepare = partial(record_command, session, is_approved=options.yes, backend=backend)
     try:
         runner = QuestionRunner(
-            session, model, view, questions, timeout_s=options.timeout, pauses=pauses, prepare=prepare
+            session,
+            model,
+            view,
+            questions,
+            timeout_s=options.timeout,
+            pauses=pauses,
+            prepare=prepare,
+            attachments=check_attachments(options.attachments),
         )
         outcome = await runner.run(question)
     finally:

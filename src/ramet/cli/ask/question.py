@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from typing import NamedTuple
 
@@ -17,6 +17,7 @@ from ramet.cli.signals import Interrupts
 from ramet.core.events import Event, RunEnded
 from ramet.core.ids import RunId
 from ramet.core.lifecycle import LIVE_STATES, State
+from ramet.core.media.attachment import Attachment
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.host.session import Session
 
@@ -42,7 +43,9 @@ class QuestionRunner:
         timeout_s: float | None = None,
         pauses: PauseHandler | None = None,
         prepare: Callable[[], Awaitable[None]] | None = None,
+        attachments: Sequence[Attachment] = (),
     ) -> None:
+        self._attachments = attachments  #: of the question
         self._session, self._model, self._view, self._questions = session, model, view, questions
         self._pauses = pauses  #: None if no limit given by the command line pauses
         self._prepare = prepare  #: called with the open session, before the question is asked
@@ -86,7 +89,7 @@ class QuestionRunner:
                 await self._prepare()
             self._open = True
             if self._stopped_by is None:
-                async for _ in self._session.submit_message(question):
+                async for _ in self._session.submit_message(question, self._attachments):
                     pass  # Visible progress comes through the tree's events.
                 await self._settle()
             if self._stopping is not None:

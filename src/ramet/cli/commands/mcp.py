@@ -1,4 +1,4 @@
-"""`ramet mcp list|test|prompts|login|logout`: the MCP servers that a folder's files name, and what they offer."""
+"""`ramet mcp list|install|test|prompts|login|logout`: the MCP servers of a folder's files, and what they offer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from rich.text import Text
 from ramet.agent.definition import Agent
 from ramet.agent.files.definitions import Definitions
 from ramet.agent.files.mcp_file import MCP_FILE, read_server_file
+from ramet.agent.files.mcp_lock import read_lock_file, write_lock_file
 from ramet.agent.files.trust import is_trusted
+from ramet.cli.commands.mcp_install import install_packages
 from ramet.cli.commands.mcp_login import login, logout
 from ramet.cli.paths import display_path, user_dir
 from ramet.cli.project import load
@@ -53,6 +55,8 @@ def mcp(options: Namespace) -> int:
             return _test(options, rows)
         case "prompts":
             return _prompts(options, rows)
+        case "install":
+            return install_packages(options, [each.server for each in _chosen(rows, options.names)])
         case "login":
             return login(_usable(options, rows).server, has_browser=options.browser)
         case "logout":
@@ -81,11 +85,16 @@ def _rows(folder: Path, definitions: Definitions) -> Iterator[_Row]:
         )
 
 
+def _chosen(rows: list[_Row], names: list[str]) -> list[_Row]:
+    """Return the servers of these names, or all. Raises Unknown."""
+    for name in names:
+        if all(each.server.name != name for each in rows):
+            raise Unknown("MCP server", name, tuple(dict.fromkeys(each.server.name for each in rows)))
+    return [each for each in rows if not names or each.server.name in names]
+
+
 def _named(options: Namespace, rows: list[_Row]) -> _Row:
-    row = next((each for each in rows if each.server.name == options.name), None)
-    if row is None:
-        raise Unknown("MCP server", options.name, tuple(dict.fromkeys(each.server.name for each in rows)))
-    return row
+    return _chosen(rows, [options.name])[0]
 
 
 def _usable(options: Namespace, rows: list[_Row]) -> _Row:
@@ -110,7 +119,7 @@ def _prompts(options: Namespace, rows: list[_Row]) -> int:
     if options.prompt is not None:
         print_prompt(options, server, policy)
         return 0
-    for each in list_prompts(server, policy):
+    for each in list_prompts(server, policy, options.dir):
         if options.json:
             print(json.dumps(as_data(each)))
         else:
@@ -120,7 +129,7 @@ def _prompts(options: Namespace, rows: list[_Row]) -> int:
 
 def _test(options: Namespace, rows: list[_Row]) -> int:
     server = _usable(options, rows).server
-    for tool in asyncio.run(_list_tools(server, _policy(options, server))):
+    for tool in asyncio.run(_list_tools(server, _policy(options, server), options.dir)):
         if options.json:
             print(json.dumps({"name": tool.name, "description": tool.description, "parameters": tool.args_schema}))
         else:
@@ -128,12 +137,13 @@ def _test(options: Namespace, rows: list[_Row]) -> int:
     return 0
 
 
-async def _list_tools(server: McpServer, policy: Policy) -> list[BaseTool]:
+async def _list_tools(server: McpServer, policy: Policy, folder: Path) -> list[BaseTool]:
     """Return the tools of a server, as an agent with this policy gets them. Raises RametError if there are none."""
     agent = Agent(
         name="test", model=ScriptedModel(["Done."]), mcp=[server], tools=[f"mcp__{server.name}"], policy=policy
     )
     with tempfile.TemporaryDirectory() as scratch:
+        write_lock_file(Path(scratch), read_lock_file(folder))  # Its tree works there, with the packages of the folder.
         async with AgentRuntime(scratch, user_dir=user_dir()) as runtime:
             handle = await runtime.spawn(agent, "List your tools.")
             result = await handle.result()

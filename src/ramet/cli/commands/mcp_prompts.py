@@ -9,7 +9,9 @@ import tempfile
 from argparse import Namespace
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+from ramet.agent.files.mcp_lock import read_lock_file, write_lock_file
 from ramet.cli.paths import user_dir
 from ramet.cli.render.sanitize import sanitize
 from ramet.core.errors import InvalidValue
@@ -20,33 +22,34 @@ from ramet.host.sessions.server_prompts import started_servers
 from ramet.tools.mcp.connection_port import ListedPrompt, ServerPrompts
 
 
-def list_prompts(server: McpServer, policy: Policy) -> tuple[ListedPrompt, ...]:
+def list_prompts(server: McpServer, policy: Policy, folder: Path) -> tuple[ListedPrompt, ...]:
     """Return the prompts of a server that runs in a sandbox for that. Raises RametError."""
-    return asyncio.run(_list(server, policy))
+    return asyncio.run(_list(server, policy, folder))
 
 
 def print_prompt(options: Namespace, server: McpServer, policy: Policy) -> None:
     """Print the text of a prompt. Raises RametError."""
-    text = asyncio.run(_render(server, policy, options.prompt, _arguments(options.arguments)))
+    text = asyncio.run(_render(server, policy, options.dir, options.prompt, _arguments(options.arguments)))
     if options.json:
         text = json.dumps({"prompt": options.prompt, "text": text})
     sys.stdout.write(f"{sanitize(text)}\n")
 
 
-async def _list(server: McpServer, policy: Policy) -> tuple[ListedPrompt, ...]:
+async def _list(server: McpServer, policy: Policy, folder: Path) -> tuple[ListedPrompt, ...]:
     with tempfile.TemporaryDirectory() as scratch:
-        async with _servers(scratch, server, policy) as prompts:
+        async with _servers(Path(scratch), server, policy, folder) as prompts:
             return await prompts.list_prompts(server.name)
 
 
-async def _render(server: McpServer, policy: Policy, prompt: str, arguments: Mapping[str, str]) -> str:
+async def _render(server: McpServer, policy: Policy, folder: Path, prompt: str, arguments: Mapping[str, str]) -> str:
     with tempfile.TemporaryDirectory() as scratch:
-        async with _servers(scratch, server, policy) as prompts:
+        async with _servers(Path(scratch), server, policy, folder) as prompts:
             return await prompts.render_prompt(server.name, prompt, arguments)
 
 
 @asynccontextmanager
-async def _servers(scratch: str, server: McpServer, policy: Policy) -> AsyncGenerator[ServerPrompts]:
+async def _servers(scratch: Path, server: McpServer, policy: Policy, folder: Path) -> AsyncGenerator[ServerPrompts]:
+    write_lock_file(scratch, read_lock_file(folder))  # Its tree works there, with the packages of the folder.
     async with AgentRuntime(scratch, user_dir=user_dir()) as runtime:
         async with started_servers(runtime, [server], policy) as prompts:
             yield prompts

@@ -25,6 +25,7 @@ from ramet.core.events import (
     MailPushed,
     MessageRecorded,
     ModelRetried,
+    MovedToBackground,
     Notice,
     PauseEnded,
     PolicyDecided,
@@ -103,6 +104,8 @@ def _line(event: Event, model: TreeModel) -> Line | None:
         case RunPaused():
             cut = ", its work is cut" if event.now else ""
             return Line("paused by a person" + (f": {one_line(event.reason)}" if event.reason else "") + cut, True)
+        case MovedToBackground():
+            return Line("goes on in the background: its parent waits no longer")
         case PauseEnded():
             return Line("goes on after a pause by a person")
         case LimitsRaised():

@@ -30,6 +30,7 @@ from ramet.core.events import (
     ModelCharged,
     MonitorEnded,
     MonitorStarted,
+    MovedToBackground,
     PauseEnded,
     QuotaReached,
     RequestAnswered,
@@ -178,6 +179,8 @@ class TreeReplay:
                 run.looping_call = event.call_id or ""
             case RunPaused():
                 run.pause = event
+            case MovedToBackground():
+                run.reports_by_notice = True
             case PauseEnded():
                 run.pause = None
             case LimitsRaised():

@@ -10,6 +10,7 @@ from pydantic import Field
 
 from ramet.core.errors import Bug
 from ramet.guest.async_channel import AsyncChannel
+from ramet.tools.arguments import ToolContent
 from ramet.tools.context import current_call
 from ramet.wire.guest_protocol.answer_data import McpCallReply
 from ramet.wire.guest_protocol.guest_to_host import CallMcpTool, ListMcpTools
@@ -29,19 +30,20 @@ class ServerToolCall(BaseTool):
     def _run(self, **_: Any) -> str:
         raise Bug(f"the tool {self.name} runs in the event loop")
 
-    async def _arun(self, **values: Any) -> str:
+    async def _arun(self, **values: Any) -> ToolContent:
         call = current_call.get(None)
         call_id = call.call_id if call is not None else ""
         body = json_body(values, "arguments")
         answer = await self.link.ask_resettable(CallMcpTool, body, tool=self.name, call_id=call_id)
         reply = answer.as_(McpCallReply)
-        end = len(answer.body) - reply.definitions_size
-        if reply.definitions_size and call is not None:
-            call.context.tools = (*call.context.tools, *_tools(self.link, answer.body[end:]))
-        text = answer.body[:end].decode("utf-8", "replace")
+        text = answer.body[: reply.text_size].decode("utf-8", "replace")
+        if reply.has_definitions and call is not None:
+            call.context.tools = (*call.context.tools, *_tools(self.link, answer.body[reply.text_size :]))
         if reply.is_error:
             raise ToolException(text)
-        return text
+        if reply.text_size is None or reply.has_definitions:
+            return text
+        return [{"type": "text", "text": text}, *msgspec.json.decode(answer.body[reply.text_size :])]
 
     _arun.__annotations__.clear()  # LangChain looks for a RunnableConfig among them at each call
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import weakref
+from collections.abc import Awaitable, Callable
 
 from ramet.store.contract import Store
+from ramet.tools.run_info import RunInfo
 
 _MARK = b"\0"
 BLOB_OF = "blob_of"  #: the kind of the documents that say which tree has which blob: `<root>/<name>`
@@ -37,6 +39,48 @@ async def read_blob(store: Store, name: str) -> bytes | None:
     """Return the bytes that `store_blob` kept under a name; None if they are missing, or another kind of blob."""
     stored = await store.get_blob(name)
     return stored.removeprefix(_MARK) if stored is not None and stored.startswith(_MARK) else None
+
+
+async def load_blob(store: Store, root: str, name: str) -> bytes | None:
+    """Return the bytes of a blob of this tree; None if the tree has none of this name."""
+    if await store.get(BLOB_OF, f"{root}/{name}") is None:
+        return None
+    return await read_blob(store, name)
+
+
+async def share_blob(store: Store, root: str, name: str) -> None:
+    """Give a tree a blob of another tree, which keeps it: the content is there once. A missing blob stays missing."""
+    async with _gate(store):
+        if await read_blob(store, name) is not None:
+            await store.put(BLOB_OF, f"{root}/{name}", b"{}")
+
+
+class TreeBlobs:
+    """The blobs of one tree: in the store of its journal, otherwise in memory, where they end with the tree."""
+
+    def __init__(self, store: Store | None) -> None:
+        self._store = store
+        self._in_memory: dict[str, bytes] = {}
+
+    def writer(self, run: RunInfo) -> Callable[[bytes], Awaitable[str]]:
+        """Return the function that stores bytes for a run, and returns their name."""
+
+        async def write(data: bytes) -> str:
+            if self._store is not None:
+                return await store_blob(self._store, run.root, data)
+            name = hashlib.sha256(_MARK + data).hexdigest()
+            self._in_memory[name] = data
+            return name
+
+        return write
+
+    def reader(self, run: RunInfo) -> Callable[[str], Awaitable[bytes | None]]:
+        """Return the function that returns the bytes of a name, if the tree of the run has it."""
+
+        async def read(name: str) -> bytes | None:
+            return self._in_memory.get(name) if self._store is None else await load_blob(self._store, run.root, name)
+
+        return read
 
 
 async def remove_blobs(store: Store, root: str) -> int:

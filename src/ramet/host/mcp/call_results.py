@@ -9,7 +9,9 @@ import msgspec
 from mcp import MCPError
 from pydantic import ValidationError
 
-from ramet.core.errors import RametError
+from ramet.core.errors import InvalidValue, RametError
+from ramet.core.media.blocks import Block, inline_data
+from ramet.core.media.media_types import TEXT, media_type_of
 from ramet.host.mcp.address_transport import NO_CONNECTION
 from ramet.host.mcp.content_text import text_of
 from ramet.tools.mcp.connection_port import McpResult
@@ -22,7 +24,27 @@ def result_of(result: types.CallToolResult) -> McpResult:
     parts = [text_of(block) for block in result.content]
     if not parts and result.structured_content is not None:
         parts = [msgspec.json.encode(result.structured_content).decode()]
-    return McpResult("\n".join(parts), is_error=bool(result.is_error))
+    files = tuple(file for block in result.content if (file := _file_of(block)) is not None)
+    return McpResult("\n".join(parts), is_error=bool(result.is_error), files=files)
+
+
+def _file_of(block: types.ContentBlock) -> Block | None:
+    """Return an image or a document of a result, whose type its content says later; None for another block.
+
+    A text is none: it would come past the framing of texts.
+    """
+    match block:
+        case types.ImageContent():
+            file: Block = {"type": "image", "base64": block.data}
+        case types.EmbeddedResource(resource=types.BlobResourceContents() as resource):
+            file = {"type": "file", "base64": resource.blob, "name": str(resource.uri).rpartition("/")[2]}
+        case _:
+            return None
+    try:
+        is_text = media_type_of(inline_data(file) or b"").name == TEXT
+    except InvalidValue:
+        return file  # It is left out later, with the reason.
+    return None if is_text else file
 
 
 def reason_of(error: BaseException) -> str:

@@ -36,6 +36,7 @@ from ramet.spawn.grants import PackedFunction
 _PLAIN = (
     *("name", "description", "primer", "instructions", "read_only", "max_turns", "effort", "memory", "background"),
     *("initial_prompt", "setup", "concludes", "coordinator", "peers", "sibling_list", "cache_ttl_seconds"),
+    "omit_instructions",
 )
 _NAMES = ("disallowed_tools", "skills", "source_modules")
 DecodeStep = Callable[[Mapping[str, Any]], Agent]  #: returns the agent of a step's recipe

@@ -114,5 +114,7 @@ def _first_prompt(root: RunReplay | None) -> str:
     for each in root.conversation if root is not None else ():
         if each.kind == "human":
             content = each.data.get("content")
+            if isinstance(content, list) and content and isinstance(content[0], dict):  # With attachments behind it.
+                content = content[0].get("text")
             return content[:_MOST_SHOWN] if isinstance(content, str) else ""
     return ""

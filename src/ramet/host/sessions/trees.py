@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 from ramet.agent.definition import Agent
 from ramet.core.errors import BusyError, Denied, OwnedElsewhere, Unknown
 from ramet.core.limits import Limits
+from ramet.core.media.blocks import is_stored
 from ramet.disk.state_folder import state_folder
 from ramet.host import session_ids
 from ramet.host.control.run_queries import JournalReader
+from ramet.host.journal.blobs import share_blob
 from ramet.host.journal.journal import TREES, Journal
 from ramet.host.journal.ttl import lifetime_of
 from ramet.host.recovery.resume import ResumeOptions, resolve_inputs, unfinished_trees
@@ -97,6 +99,18 @@ class Beginning:
         root = opened.tree.spawner.root(plan, session=self.plan.session, history=self.history)
         self.runtime.keep(opened, root)
         return Conversation(opened, root)
+
+    async def share_files(self, conversation: Conversation) -> None:
+        """Give a tree the images and documents of the history that it began with: another tree may have them."""
+        journal = self.runtime.journal
+        if journal is None or not self.history:
+            return
+        for message in self.history:
+            for block in message.content if isinstance(message.content, list) else ():
+                if is_stored(block):
+                    await self.runtime.open_store()
+                    assert isinstance(block, dict), "it is stored"
+                    await share_blob(journal.store, conversation.root.info.id, block["blob"])
 
     async def open(self) -> Conversation:
         """Resume the conversation of the session id, or begin it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import NoneType
@@ -34,10 +34,11 @@ from ramet.host.dynamic.state import HostState
 from ramet.host.external.program_finder import ProgramFinder
 from ramet.host.forwarding.forwarder import Forwarder
 from ramet.host.gateway import Gateway
-from ramet.host.journal.blobs import store_blob
+from ramet.host.journal.blobs import TreeBlobs
 from ramet.host.journal.journal import Journal
 from ramet.host.journal.recorder import Recorder
 from ramet.host.journal.result_cache import KeptResults
+from ramet.host.mcp.installed_packages import InstalledPackages
 from ramet.host.mcp.mcp_client import SdkClient
 from ramet.host.notifications.notifier import Notifier
 from ramet.host.observability.audit import Audit
@@ -52,7 +53,6 @@ from ramet.host.trees.spill import Spill
 from ramet.spawn.limits.limit_answers import LimitAnswers
 from ramet.spawn.ports import Decide, TreePorts
 from ramet.spawn.tree import RunTree
-from ramet.tools.run_info import RunInfo
 
 #: Assumed context window, in tokens, of a model that does not state one.
 UNKNOWN_WINDOW = 128_000
@@ -141,10 +141,6 @@ class TreeFactory:
     watch: Watch = NO_WATCH  #: of the roots, unless they have their own
     timers: TimerQueue | None = None  #: of the watches
 
-    def _keep_blob(self, run: RunInfo) -> Callable[[bytes], Awaitable[str]] | None:
-        journal = self.journal
-        return None if journal is None else lambda data: store_blob(journal.store, run.root, data)
-
     def _about(self, plan: TreeOptions, number: str) -> Callable[[], dict[str, Any]]:
         keep_s = plan.keep_s if plan.keep_s is not None else self.keep_s
         more = {} if self.notifier is None else self.notifier.tree_facts
@@ -183,6 +179,7 @@ class TreeFactory:
         prompts = Prompts(plan.cwd, user_dir, plan.session, skills)
         runner = _merge_hooks(plan.hooks, plan.cwd, recorder)
         spill = Spill(folder, number)
+        blobs = TreeBlobs(self.journal.store if self.journal is not None else None)
 
         def hooks_of(agent: Agent, gates: tuple[HookConfig, ...], is_child: bool) -> HookRunner | None:
             merged = runner
@@ -216,6 +213,7 @@ class TreeFactory:
             forwarding=self.forwarder.open,
             programs=self.programs,
             mcp_client=SdkClient(user_dir),
+            mcp_packages=InstalledPackages(plan.cwd or pathlib.Path.cwd()),
             approve=inbox.ask,
             withdraw_restored=inbox.withdraw_restored,
             safety=plan.gate,
@@ -231,7 +229,8 @@ class TreeFactory:
             recipe=recipe,
             durable=recorder.durable,
             confirm_ownership=recorder.confirm_ownership,
-            store_blob=self._keep_blob,
+            store_blob=blobs.writer,
+            load_blob=blobs.reader,
             memory=HostState(self.dynamic.registries),
             after=recorder.when_durable,
             authoring=HostAuthoring(self.dynamic),

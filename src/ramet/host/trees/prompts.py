@@ -94,7 +94,8 @@ class Prompts:
         if folder is not None:
             sections.append(memory_prompt(folder))
         if self._project is not None:
-            sections.append(load_instructions(cwd, root=self._project).text)
+            if not agent.omit_instructions:
+                sections.append(load_instructions(cwd, root=self._project).text)
             folder_line = f"You work in the folder {works_in or cwd}."
             sections.append(f"{folder_line} Paths are relative to it; nothing outside can be reached.")
         if agent.output is not None:

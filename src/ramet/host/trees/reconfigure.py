@@ -51,7 +51,8 @@ class Equipment:
     @property
     def tools(self) -> tuple[BaseTool, ...]:
         """The tools of the next turn."""
-        return (*(each for each in self._run.context.tools if each.name not in self._added_names), *self._next.tools)
+        left_out = self._added_names | {each.name for each in self._next.tools}  # A new tool replaces one of its name.
+        return (*(each for each in self._run.context.tools if each.name not in left_out), *self._next.tools)
 
     def check(self, tools: Sequence[BaseTool]) -> None:
         """Check whether these tools can be added to the present ones. Raises InvalidValue."""

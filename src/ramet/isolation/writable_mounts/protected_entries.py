@@ -30,6 +30,7 @@ TOP_NAMES: Final = frozenset(
         ".husky",
         ".idea",
         ".mcp.json",
+        ".mcp.lock.json",
         ".opencode",
         ".vscode",
         "ramet.yaml",

@@ -12,6 +12,7 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Tool
 from ramet.core.errors import Aborted, Bug
 from ramet.core.events import Event, MessageDiscarded, MessageRecorded, SandboxStarted, ToolStarted
 from ramet.core.lifecycle import State
+from ramet.core.media.blocks import is_stored
 from ramet.core.outcome import ErrorInfo, Result, Status, Usage
 from ramet.host.session import Session
 from ramet.services.agent_types.outcome import problem_of, resource_amounts, used_since
@@ -75,7 +76,7 @@ class SessionAgent:
         After the text that was sent, raises Aborted if the turn was interrupted, and TaskFailed with the turn's status
         if the turn failed.
         """
-        text = format_of(format).read(body)
+        prompt = format_of(format).read_prompt(body)
         await self._wait_idle()
         previous_usage = self._session.usage
 
@@ -85,7 +86,8 @@ class SessionAgent:
             return self._session.result, used_since(previous_usage, self._session.usage)
 
         answer = self._answer_writer(format, self._root.turns + 1)
-        async with aclosing(self._write(answer, self._session.submit_message(text), end)) as chunks:
+        items = self._session.submit_message(prompt.text, prompt.attachments)
+        async with aclosing(self._write(answer, items, end)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -240,6 +242,8 @@ class SessionAgent:
 
 def _to_dict(message: BaseMessage) -> dict[str, Any]:
     plain: dict[str, Any] = {"role": _ROLES.get(message.type, message.type), "content": str(message.text)}
+    if files := [each for each in message.content if is_stored(each)]:
+        plain["files"] = files
     if isinstance(message, AIMessage) and message.tool_calls:
         calls = [{"id": call["id"], "name": call["name"], "args": call["args"]} for call in message.tool_calls]
         plain["tool_calls"] = calls

@@ -14,6 +14,7 @@ from ramet.core.outcome import NO_USAGE, Usage
 from ramet.services.formats import parameters
 from ramet.services.formats.request import Stop
 from ramet.services.formats.request import read as read
+from ramet.services.formats.request import read_prompt as read_prompt
 from ramet.services.formats.request import wants_stream as wants_stream
 
 NAME: Final = "anthropic"
@@ -66,8 +67,8 @@ class Writer:
         )
 
 
-def check(body: bytes) -> None:
-    parameters.check(body, parameters.ANTHROPIC)
+def check(body: bytes, *, files: bool) -> None:
+    parameters.check(body, parameters.ANTHROPIC, files=files)
 
 
 def fold(chunks: Iterable[bytes]) -> bytes:

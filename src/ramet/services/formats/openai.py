@@ -14,6 +14,7 @@ from ramet.core.outcome import Usage
 from ramet.services.formats import parameters
 from ramet.services.formats.request import Stop
 from ramet.services.formats.request import read as read
+from ramet.services.formats.request import read_prompt as read_prompt
 from ramet.services.formats.request import wants_stream as wants_stream
 
 NAME: Final = "openai"
@@ -48,8 +49,8 @@ class Writer:
         return msgspec.json.encode({**self._envelope, "choices": [choice], **more})
 
 
-def check(body: bytes) -> None:
-    parameters.check(body, parameters.OPENAI)
+def check(body: bytes, *, files: bool) -> None:
+    parameters.check(body, parameters.OPENAI, files=files)
 
 
 def fold(chunks: Iterable[bytes]) -> bytes:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from ramet.core.errors import InvalidValue
-from ramet.services.formats.request import decode, excerpt, read
+from ramet.services.formats.request import decode, excerpt, read, read_prompt
 
 _ROLES: Final = ("user", "assistant")
 _OWN: Final = "the agent has its own"
@@ -133,8 +133,11 @@ class _Role(msgspec.Struct):
     role: str
 
 
-def check(body: bytes, known_parameters: Mapping[str, Parameter]) -> None:
-    """Refuse a request for something that no agent does. Raises InvalidValue, which names the parameter."""
+def check(body: bytes, known_parameters: Mapping[str, Parameter], *, files: bool = False) -> None:
+    """Refuse a request for something that no agent does, and images and documents unless `files` are read.
+
+    Raises InvalidValue, which names the parameter.
+    """
     parameters = decode(body, dict[str, Raw])
     for name, raw in parameters.items():
         parameter = known_parameters.get(name)
@@ -144,7 +147,10 @@ def check(body: bytes, known_parameters: Mapping[str, Parameter]) -> None:
             _check_value(name, raw, parameter)
     if "messages" in parameters:
         _check_messages(parameters["messages"])
-    read(body)
+    if files:
+        read_prompt(body)
+    else:
+        read(body)
 
 
 def _check_value(name: str, raw: Raw, parameter: Parameter) -> None:

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from ramet.core.errors import Unknown
 from ramet.core.outcome import Usage
 from ramet.services.formats import anthropic, openai
-from ramet.services.formats.request import Stop
+from ramet.services.formats.request import Prompt, Stop
 
 
 class ResponseWriter(Protocol):
@@ -30,8 +30,14 @@ class Format(Protocol):
     def read(self, body: bytes) -> str:
         """Return the new text in a body. Raises InvalidValue naming the field."""
 
-    def check(self, body: bytes) -> None:
-        """Refuse a request for something that no agent does. Raises InvalidValue, which names the parameter."""
+    def read_prompt(self, body: bytes) -> Prompt:
+        """Return the new message in a body, with its images and documents. Raises InvalidValue naming the field."""
+
+    def check(self, body: bytes, *, files: bool) -> None:
+        """Refuse a request for something that no agent does, and `files` for one that reads none.
+
+        Raises InvalidValue, which names the parameter.
+        """
 
     def wants_stream(self, body: bytes) -> bool:
         """Return whether the request asks for a stream. Raises InvalidValue."""

@@ -7,12 +7,15 @@ agent's owner, and are not read here: `parameters` refuses them for clients of m
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
 from ramet.core.errors import InvalidValue
+from ramet.core.media.attachment import Attachment, check_attachments
+from ramet.core.media.blocks import inline_data, is_media, name_of
+from ramet.core.media.media_types import media_type_of
 
 #: Why an answer ends: it is complete, or the model reached its length limit.
 Stop = Literal["end", "length"]
@@ -34,12 +37,50 @@ class _Message(Struct):
     content: Any = None
 
 
+class Prompt(NamedTuple):
+    """The new message of a body: its text, and its images and documents."""
+
+    text: str
+    attachments: tuple[Attachment, ...] = ()
+
+
 def read(body: bytes) -> str:
     """Return the new text: the text of the last message, which must be a user's.
 
     Raises InvalidValue naming the field for an invalid body, for a last message of another role, and for content that
     is no text.
     """
+    content, at = _newest_content(body)
+    return _checked_text(_text(content, at), at)
+
+
+def read_prompt(body: bytes) -> Prompt:
+    """Return the new message, which must be a user's, with its images and documents.
+
+    Their parts may be OpenAI's (`image_url`, `file`) or Anthropic's (`image`, `document`), and hold the bytes. Raises
+    InvalidValue naming the field as `read` does, and for a part that refers to bytes elsewhere, or has others.
+    """
+    content, at = _newest_content(body)
+    if not isinstance(content, list) or not any(map(is_media, content)):
+        return Prompt(_checked_text(_text(content, at), at))
+    texts: list[str] = []
+    attachments: list[Attachment] = []
+    for number, part in enumerate(content):
+        field = f"{at}[{number}]"
+        if not is_media(part):
+            texts.append(_part(part, field))
+            continue
+        data = inline_data(part, field)
+        if data is None:
+            raise InvalidValue(field, part.get("type"), "the bytes, as base64 or a data: address")
+        media_type_of(data, field)
+        attachments.append(Attachment(data, name_of(part)))
+    check_attachments(attachments)
+    return Prompt(_checked_text("\n".join(texts), at), tuple(attachments))
+
+
+def _newest_content(body: bytes) -> tuple[object, str]:
+    """Return the content of the last message, and its field."""
     messages = decode(body, _Body).messages
     if not messages:
         raise InvalidValue("messages", [], "at least one message")
@@ -50,9 +91,12 @@ def read(body: bytes) -> str:
         raise InvalidValue(at, excerpt(bytes(messages[-1])), f"a message with role and content ({problem})") from None
     if last.role != "user":
         raise InvalidValue(f"{at}.role", last.role, "'user' in the last message: it is what the agent answers")
-    text = _text(last.content, f"{at}.content")
+    return last.content, f"{at}.content"
+
+
+def _checked_text(text: str, field: str) -> str:
     if not text.strip():
-        raise InvalidValue(f"{at}.content", text, "text that is not empty")
+        raise InvalidValue(field, text, "text that is not empty")
     return text
 
 

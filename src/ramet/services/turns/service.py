@@ -24,6 +24,7 @@ from ramet.services.contract import (
     AgentInfo,
     AgentType,
     DeduplicatesMail,
+    ReadsFiles,
     ReadsParameters,
     ResumableAgent,
     Right,
@@ -105,6 +106,11 @@ class AgentService:
         spec = entry.spec
         assert spec is not None, "a live agent was opened"
         return isinstance(kind, ReadsParameters) and kind.reads_parameters(spec.info, format)
+
+    def reads_files(self, agent: str, key: str) -> bool:
+        """Return whether an agent reads the images and documents of a message."""
+        kind = self._type(self._require_alive(self._authorize(agent, key, "turn").entry))
+        return isinstance(kind, ReadsFiles) and kind.reads_files
 
     def batches(self, agent: str, key: str, turn: Turn, after: int = 0) -> AsyncGenerator[Batch]:
         """Yield the chunks of a turn of this agent, as many at a time as are available, while the key has the right.

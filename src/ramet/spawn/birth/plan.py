@@ -39,7 +39,7 @@ from ramet.spawn.grants import (
     narrowed_to,
     program_of,
     server_grant,
-    with_skills,
+    with_definition_mounts,
 )
 from ramet.spawn.mcp.tool_list import without_server_tools
 from ramet.spawn.ports import TreePorts
@@ -77,7 +77,7 @@ class Plan:
     policy_ceiling: Policy | None = None
     decision: PolicyDecision | None = None  #: of a root: the adapter's, if there is an adapter
     capsule: PackedCall | None = None
-    skill_folders: tuple[str, ...] = ()  #: mounted for its Skill tool, beyond its policy
+    definition_mounts: tuple[str, ...] = ()  #: folders of its skills and MCP servers, beyond its policy
 
     @property
     def share(self) -> ResourceShare:
@@ -205,12 +205,13 @@ def _with_rights(plan: Plan, parent: Run | None, services: TreePorts, program: P
         program.check(grant)
         grant = program.with_mounts(grant)
     check_servers(agent, grant, services)
-    grant, mounted_skills = with_skills(grant, skill_folders(plan.toolset.tools), plan.policy_ceiling)
+    folders = (*skill_folders(plan.toolset.tools), *_package_folders(agent, services))
+    grant, definition_mounts = with_definition_mounts(grant, folders, plan.policy_ceiling)
     check_tools(plan.toolset.tools, (grant or step_ceiling) is not None, services)
     return dataclasses.replace(
         plan,
         grant=grant,
-        skill_folders=mounted_skills,
+        definition_mounts=definition_mounts,
         step_ceiling=step_ceiling,
         limits=cap_time(grant or step_ceiling, plan.limits),
         capsule=capsule_of(agent, request, grant, services, program),
@@ -271,6 +272,11 @@ def check_servers(agent: Agent, grant: Grant | None, services: TreePorts) -> Non
     for each in agent.mcp_servers:
         if each.policy is not None:
             server_grant(each, grant)
+
+
+def _package_folders(agent: Agent, services: TreePorts) -> tuple[str, ...]:
+    """Return the folders of the packages of an agent's MCP servers. Raises InvalidValue for one not installed."""
+    return services.mcp_packages.mounts(agent.mcp_servers) if agent.mcp and services.mcp_packages is not None else ()
 
 
 def system_messages(

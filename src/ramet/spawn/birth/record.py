@@ -67,8 +67,8 @@ def to_data(
         }
     if run.sandbox.clone is not None:
         spawn_data["clone"] = run.sandbox.clone.as_data()
-    if run.sandbox.skill_folders:
-        spawn_data["skill_folders"] = list(run.sandbox.skill_folders)
+    if run.sandbox.definition_mounts:
+        spawn_data["skill_folders"] = list(run.sandbox.definition_mounts)
     if request.begins_at:
         spawn_data["begins_at"] = request.begins_at
     if request.state_owner:

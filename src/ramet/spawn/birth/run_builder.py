@@ -106,6 +106,7 @@ class RunBuilder:
             permissions_after_plan=after_plan,
             spill=services.spill(info),
             store_blob=services.store_blob(info),
+            load_blob=services.load_blob(info),
             processes=services.processes,
             read_roots=services.read_roots(info),
             clock=services.clock,
@@ -136,15 +137,16 @@ class RunBuilder:
             sandbox=RunSandbox(
                 capsule=plan.capsule,
                 clone=plan.clone if plan.grant is not None else None,
-                # A skill's folder has no link in it, and is not resolved again: it may have become one since.
+                # Such a folder has no link in it, and is not resolved again: it may have become one since.
                 mount_roots={
                     **mount_roots_of(parent, plan.grant or plan.step_ceiling, services, agent),
-                    **{each: each for each in plan.skill_folders},
+                    **{each: each for each in plan.definition_mounts},
                 },
-                skill_folders=plan.skill_folders,
+                definition_mounts=plan.definition_mounts,
                 forwarding=services.forwarding,
                 mcp_client=services.mcp_client,
                 loaded_tools=dict.fromkeys(parent.sandbox.loaded_tools, False) if plan.is_fork and parent else {},
+                mcp_packages=services.mcp_packages,
                 variables=partial(_variables_of, info, plan.grant, services),
             ),
             time_started_at=services.clock.monotonic(),

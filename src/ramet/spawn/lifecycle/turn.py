@@ -30,6 +30,7 @@ from ramet.spawn.run import Run, TurnResult
 from ramet.spawn.sandbox.executor import run_in_sandbox
 from ramet.spawn.verdict import error_result
 from ramet.tools.context import CurrentCall, current_call
+from ramet.tools.shell import background_commands
 from ramet.tools.workers.thread_tools import run_in_thread
 
 _log = logging.getLogger("ramet.turn")
@@ -129,7 +130,7 @@ async def _converse(run: Run, messages: Sequence[BaseMessage]) -> Any:
         replies=run.turn.replies if run.turn.resumes else 0,
         objections=run.turn.objections if run.turn.resumes else 0,
     )
-    async with aclosing(query(params)) as pieces:
+    async with background_commands(run.context), aclosing(query(params)) as pieces:
         async for piece in pieces:
             if isinstance(piece, MessageRecorded):
                 run.turn.streamed_text.clear()

@@ -289,4 +289,4 @@ class McpConnections:
 def _framed(result: McpResult) -> McpResult:
     """Return a result whose text cannot pass for a frame or for instructions."""
     text, imitated = neutralise(result.text)
-    return McpResult(f"{text}\n\n{FLAG}" if imitated else text, result.is_error)
+    return result._replace(text=f"{text}\n\n{FLAG}" if imitated else text)

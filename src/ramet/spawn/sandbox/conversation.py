@@ -136,7 +136,11 @@ class SandboxedConversation:
             permissions=context.permissions,
             permissions_after_plan=context.permissions_after_plan,
             steps=context.steps,
-            mcp=tuple(each.as_guest_data() for each in run.agent.mcp_servers if each.policy is None),
+            mcp=tuple(
+                run.sandbox.mcp_programs.get(each.name, each).as_guest_data()
+                for each in run.agent.mcp_servers
+                if each.policy is None
+            ),
             has_servers=bool(run.agent.mcp),
             resumes=run.turn.resumes,
             replied=run.turn.replies if run.turn.resumes else 0,
@@ -232,12 +236,12 @@ class SandboxedConversation:
                 self._is_asking = False
                 self.pause.release()
 
-    def record(self, report: Record, body: bytes, *, lasts: bool = False) -> None:
-        """Record an event that the guest reports: see `Records.take`.
+    def record(self, report: Record, body: bytes, *, lasts: bool = False, content: Sequence[Any] | None = None) -> None:
+        """Record an event that the guest reports, with the stored `content` of its message: see `Records.record`.
 
         Raises ProtocolError.
         """
-        self._records.record(report, body, self.calls, self._last_refusal, lasts=lasts)
+        self._records.record(report, body, self.calls, self._last_refusal, lasts=lasts, content=content)
 
     # ---- one question
 

@@ -42,7 +42,7 @@ from ramet.spawn.sandbox.adoption import NotAdopted, adopt_sandbox, describe_san
 from ramet.spawn.sandbox.channel import FinalMessage, GuestChannel
 from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.spawn.sandbox.file_collection import collect_artifacts, sync_files
-from ramet.spawn.sandbox.mcp_server_sandbox import own_sandboxes
+from ramet.spawn.sandbox.mcp_servers.mcp_server_sandbox import own_sandboxes
 from ramet.spawn.sandbox.pausing import GivenUp, as_refusal
 from ramet.spawn.sandbox.process import (
     RunningSandbox,
@@ -264,6 +264,8 @@ async def _run_attempt(
     assert folder is not None, "a run in a sandbox has a folder"
     if at.replay is None and run.sandbox.missing_variables:
         raise DefinitionMissing("variable", ", ".join(run.sandbox.missing_variables))
+    if run.agent.mcp and run.sandbox.mcp_packages is not None:
+        run.sandbox.mcp_programs = await run.sandbox.mcp_packages.programs(run.agent.mcp_servers)
     run.sandbox.output = SandboxOutput()
     run.turn.spawn_requests.clear()
     async with placement.observing(run.context, grant, run.sandbox.mount_roots) as proxy:

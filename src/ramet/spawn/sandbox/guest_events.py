@@ -5,8 +5,9 @@ They are the few events that only its loop can know; here they are checked and s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 from langchain_core.messages import HumanMessage, ToolMessage
@@ -48,9 +49,16 @@ class Records:
         self._last = number
 
     def record(
-        self, report: Record, body: bytes, calls: ToolCallLedger, refusal: BudgetExceeded | None, *, lasts: bool
+        self,
+        report: Record,
+        body: bytes,
+        calls: ToolCallLedger,
+        refusal: BudgetExceeded | None,
+        *,
+        lasts: bool,
+        content: Sequence[Any] | None = None,
     ) -> None:
-        """Record an event, once.
+        """Record an event, once. A message is recorded with `content` in place of its own, if that was stored.
 
         Raises ProtocolError if a guest may not report the event. `calls` are the calls of the newest reply, `refusal`
         is the last refusal of the host. If the guest `lasts` longer than its kernel, the record holds the number of the
@@ -63,7 +71,7 @@ class Records:
             raise ProtocolError(f"record {report.number} came after record {self._last}")
         self._last = report.number
         with self._number_events(report.number if lasts else 0):
-            self._record_event(event, rest, calls, refusal)
+            self._record_event(event, rest, calls, refusal, content)
 
     @contextmanager
     def _number_events(self, number: int) -> Iterator[None]:
@@ -77,11 +85,16 @@ class Records:
             self._context.record = record
 
     def _record_event(
-        self, event: events.Event, rest: bytes, calls: ToolCallLedger, refusal: BudgetExceeded | None
+        self,
+        event: events.Event,
+        rest: bytes,
+        calls: ToolCallLedger,
+        refusal: BudgetExceeded | None,
+        content: Sequence[Any] | None,
     ) -> None:
         match event:
             case MessageRecorded():
-                self._record_message(event, calls)
+                self._record_message(event, calls, content)
             case ToolStarted():
                 step_number(self._context, event.step_id)
                 started = calls.begin(event.call_id)
@@ -125,12 +138,14 @@ class Records:
         except InvalidValue as problem:
             raise ProtocolError(str(problem)) from None
 
-    def _record_message(self, event: MessageRecorded, calls: ToolCallLedger) -> None:
+    def _record_message(self, event: MessageRecorded, calls: ToolCallLedger, content: Sequence[Any] | None) -> None:
         """Record the result of a tool, or a message of the loop to the model.
 
         A model's reply was recorded when it was given.
         """
         message = untrusted_message(event.message)
+        if content is not None:  # Of the same message: its files are stored.
+            message = message.model_copy(update={"content": list(content)})
         if isinstance(message, ToolMessage):
             calls.answer(message.tool_call_id, refused=message.status == "error")
             message = masked_failure(self._run, message)

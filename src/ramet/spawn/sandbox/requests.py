@@ -7,6 +7,8 @@ import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
+import msgspec
+
 from ramet.agent.definition import Agent
 from ramet.core.errors import BudgetExceeded, InvalidValue, ProtocolError, RametError, Unknown
 from ramet.core.events import Notice
@@ -22,6 +24,7 @@ from ramet.spawn.mcp.server_connections import McpConnections
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.channel import GuestChannel, LargeReply, Reply
 from ramet.spawn.sandbox.conversation import SandboxedConversation
+from ramet.spawn.sandbox.guest_files import may_have_files, stored_content
 from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS, IntentionGate
 from ramet.spawn.sandbox.outbound import FileBody, open_artifact, open_body
 from ramet.tools.context import CurrentCall, Tree, current_call
@@ -64,6 +67,7 @@ class GuestRequests:
         self.call = CurrentCall(run.context, CallId(""), step)
         self._children: dict[str, ChildHandle] = {}
         self._watched_runs = set[str]()  #: children whose end must be reported to the guest
+        self._moves: dict[str, asyncio.Event] = {}  #: set for a child that the guest no longer waits for, by its run
         self._unsettled_bytes = 0  #: bytes that the guest recorded and that are not on disk yet
         self._forwarded = ForwardedRequests(run)
         self._program = ProgramRequests(run) if run.agent.external is not None else None
@@ -73,6 +77,7 @@ class GuestRequests:
         self.sandbox = ""  #: globally unique id of the sandbox, if it can outlive its kernel
         self._handlers: dict[type[Request], Callable[[Any, bytes], Coroutine[Any, Any, Reply | LargeReply]]] = {
             guest_to_host.Spawn: self._spawn,
+            guest_to_host.MoveToBackground: self._move_to_background,
             guest_to_host.Cancel: self._cancel,
             guest_to_host.Send: self._send,
             guest_to_host.AskPeer: self._ask_peer,
@@ -143,8 +148,17 @@ class GuestRequests:
         """
         if isinstance(message, guest_to_host.Watch):
             return self._watch(message.run)
+        if isinstance(message, guest_to_host.Record) and may_have_files(body):
+            return self._record_with_files(message, body)
         self._take(message, body)
         return self._settle() if self._unsettled_bytes >= MAX_UNSETTLED else None
+
+    async def _record_with_files(self, message: guest_to_host.Record, body: bytes) -> None:
+        """Record a result of a tool whose images and documents are stored first: the record has their hashes alone."""
+        conversation = self._require_conversation()
+        content = await stored_content(body, self._run.context.store_blob)
+        conversation.record(message, body, lasts=bool(self.sandbox), content=content)
+        await self._settle()
 
     def _take(self, message: GuestMessage, body: bytes) -> None:
         match message:
@@ -230,10 +244,34 @@ class GuestRequests:
         self._watched_runs.add(run)
         try:
             current_call.set(self.call)
-            result = await child.result()
+            result = await self._end_unless_moved(child, run)
+            if result is None:
+                return
             await self.channel.run_in_order(lambda: self._report_end(child, run, result))
         finally:
             self._watched_runs.discard(run)
+
+    async def _end_unless_moved(self, child: ChildHandle, run: str) -> Result | None:
+        """Return the result of a child; None once the guest waits for the child no longer."""
+        moved = self._moves[run] = asyncio.Event()
+        waits = (asyncio.create_task(child.result()), asyncio.create_task(moved.wait()))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            return waits[0].result() if waits[0].done() else None
+        finally:
+            del self._moves[run]
+            for each in waits:
+                each.cancel()
+            await asyncio.wait(waits)
+
+    async def _move_to_background(self, request: guest_to_host.MoveToBackground, _: bytes) -> Reply:
+        child = self._children.get(request.run)
+        if child is None:
+            raise Unknown("child", request.run, tuple(self._children))
+        await self._tree.move_to_background(self._run.context, child)
+        if (moved := self._moves.get(request.run)) is not None:
+            moved.set()
+        return Reply(None)
 
     async def _report_end(self, child: ChildHandle, run: str, result: Result) -> None:
         assert self.channel is not None
@@ -419,8 +457,14 @@ class GuestRequests:
 
     async def _call_mcp_tool(self, request: guest_to_host.CallMcpTool, body: bytes) -> Reply:
         result, definitions = await self.mcp.call(request, body)
-        reply = answer_data.McpCallReply(is_error=result.is_error, definitions_size=len(definitions))
-        return Reply(reply, result.text.encode("utf-8", "replace") + definitions)
+        text = result.text.encode("utf-8", "replace")
+        files = msgspec.json.encode(result.files) if result.files and not result.is_error else b""
+        if not definitions and not files:
+            return Reply(answer_data.McpCallReply(is_error=result.is_error), text)
+        reply = answer_data.McpCallReply(
+            is_error=result.is_error, text_size=len(text), has_definitions=bool(definitions)
+        )
+        return Reply(reply, text + (definitions or files))
 
     @property
     def refused_model_request(self) -> BudgetExceeded | None:

@@ -12,17 +12,21 @@ from typing import Literal
 from langchain_core.tools import BaseTool, ToolException
 from pydantic import Field
 
+from ramet.concurrency.background_commands import BackgroundCommand
+from ramet.concurrency.deadline import wait_with_timeout
 from ramet.core.ids import CallId
-from ramet.core.outcome import Status
+from ramet.core.outcome import Result, Status
 from ramet.tools.agents.report_framing import report
 from ramet.tools.arguments import Arguments, workspace_tool
 from ramet.tools.context import ToolUseContext, Tree, require_current_call
 from ramet.tools.monitors.command_monitor import monitors_of
-from ramet.tools.spawn_request import SpawnRequest
+from ramet.tools.spawn_request import SpawnHandle, SpawnRequest
 
 #: Default wait of TaskOutput, and the maximum.
 OUTPUT_WAIT_S = 30.0
 OUTPUT_WAIT_MAX_S = 600.0
+#: The longest time after which a child that its parent waits for goes on in the background.
+WAIT_MAX_S = 86_400.0
 
 _DESCRIPTION = """Start a sub-agent that works on its own and reports back.
 
@@ -49,6 +53,9 @@ class _AgentArgs(Arguments):
     mode: Literal["fork", "fresh"] | None = Field(default=None, description="Normally follows from subagent_type.")
     model: str | None = Field(default=None, description="Another model, as 'provider:model'; default: the same.")
     run_in_background: bool | None = Field(default=None, description="Return an id at once instead of waiting.")
+    background_after_s: float | None = Field(
+        default=None, ge=0.1, le=WAIT_MAX_S, description="Wait so many seconds; then it goes on in the background."
+    )
     isolation: Literal["worktree", "inline"] | None = Field(
         default=None, description="'worktree' gives it its own copy of the git repository."
     )
@@ -76,13 +83,30 @@ async def _start_agent(args: _AgentArgs) -> str:
             f"Started in the background: task_id={handle.id} name={handle.name}. You will get a task-notification "
             "when it ends; TaskOutput reads what it has so far, TaskStop ends it."
         )
-    result = await handle.end()
+    result = await _end_within(context, tree, handle, args.background_after_s)
+    if result is None:
+        return (
+            f"Moved to the background after {args.background_after_s:g} s: task_id={handle.id} name={handle.name}. It "
+            "works on. You will get a task-notification when it ends; TaskOutput reads what it has so far, TaskStop "
+            "ends it."
+        )
     text = report(result, name=handle.name)
     if result.artifacts:
         text += "\n\nIt left changes in: " + ", ".join(result.artifacts)
     if result.status is not Status.COMPLETED:
         raise ToolException(text)
     return text
+
+
+async def _end_within(context: ToolUseContext, tree: Tree, handle: SpawnHandle, seconds: float | None) -> Result | None:
+    """Return the result of a child; None if it works on in the background, since it has not ended within `seconds`."""
+    if seconds is None:
+        return await handle.end()
+    try:
+        return await wait_with_timeout(handle.end(), clock=context.clock, seconds=seconds)
+    except TimeoutError:
+        await tree.move_to_background(context, handle)
+    return None
 
 
 def agent_tool(types: Mapping[str, str]) -> BaseTool:
@@ -98,6 +122,12 @@ def agent_tool(types: Mapping[str, str]) -> BaseTool:
         repeatable=True,
         recorded=True,
     )
+
+
+def _command(id: str) -> BackgroundCommand | None:
+    """Return the command of this handle that the caller has in the background; None for any other id."""
+    commands = require_current_call().context.commands
+    return commands.get(id) if commands is not None else None
 
 
 class _SendArgs(Arguments):
@@ -119,23 +149,31 @@ async def _send_message(args: _SendArgs) -> str:
 
 
 class _OutputArgs(Arguments):
-    task_id: str = Field(description="Id, name or path of an agent below you.")
+    task_id: str = Field(description="Id, name or path of an agent below you, or id of a command.")
     block: bool = Field(default=True, description="Wait for its end.")
     timeout: float = Field(default=OUTPUT_WAIT_S, ge=0, le=OUTPUT_WAIT_MAX_S, description="Seconds to wait at most.")
 
 
 async def _read_output(args: _OutputArgs) -> str:
+    if (command := _command(args.task_id)) is not None:
+        call = require_current_call()
+        if args.block:
+            await call.context.slot.while_waiting(command.wait(call.context.clock, args.timeout), key=call.step_id)
+        return f"status: {command.state}\n{command.text()}\n[output: {command.path}]"
     context, tree = context_with_tree()
     output = tree.output(context, args.task_id, block=args.block, timeout_s=args.timeout)
     return await context.slot.while_waiting(output, key=require_current_call().step_id)
 
 
 class _StopArgs(Arguments):
-    task_id: str = Field(description="Id, name or path of an agent below you, or the id of a monitor.")
+    task_id: str = Field(description="Id, name or path of an agent below you, or the id of a command or a monitor.")
     reason: str = Field(default="its parent stopped it")
 
 
 async def _stop_agent(args: _StopArgs) -> str:
+    if (command := _command(args.task_id)) is not None:
+        await command.stop()
+        return f"Stopped: {command.id}."
     context, tree = context_with_tree()
     monitors = monitors_of(context)
     if monitors is not None and args.task_id in monitors:
@@ -168,7 +206,8 @@ def companion_tools() -> tuple[BaseTool, ...]:
         ),
         workspace_tool(
             "TaskOutput",
-            "Read the state and findings of an agent you started, waiting for its end if `block`.",
+            "Read the state and findings of an agent that you started, or the output of a command in the background, "
+            "waiting for its end if `block`.",
             _OutputArgs,
             _read_output,
             concurrency_safe=True,
@@ -178,7 +217,8 @@ def companion_tools() -> tuple[BaseTool, ...]:
         ),
         workspace_tool(
             "TaskStop",
-            "Stop an agent you started, with everything below it. It cannot be resumed afterwards.",
+            "Stop an agent that you started, with everything below it, or a command in the background. It cannot be "
+            "resumed afterwards.",
             _StopArgs,
             _stop_agent,
             concurrency_safe=False,

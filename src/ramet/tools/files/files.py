@@ -10,13 +10,16 @@ import hashlib
 import os
 import secrets
 import stat
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from langchain_core.tools import ToolException
 from pydantic import Field
 
 from ramet.concurrency.threads import in_thread
-from ramet.tools.arguments import Arguments, BuiltinTool, workspace_tool
+from ramet.core.errors import InvalidValue
+from ramet.core.media.blocks import inline_block
+from ramet.core.media.media_types import MAX_FILE_BYTES, is_media_header, media_type_of
+from ramet.tools.arguments import Arguments, BuiltinTool, ToolContent, workspace_tool
 from ramet.tools.context import ToolUseContext
 from ramet.tools.files.lines import SMALL, read_numbered_lines
 from ramet.tools.files.paths import (
@@ -60,14 +63,16 @@ class EditArguments(Arguments):
     replace_all: bool = Field(False, description="Replace every occurrence")
 
 
-async def read(arguments: ReadArguments) -> str:
-    """Return lines of a file with their numbers, like `cat -n`, and a note on omitted lines."""
+async def read(arguments: ReadArguments) -> ToolContent:
+    """Return lines of a file with their numbers, like `cat -n`, and a note on omitted lines; an image or PDF itself."""
     context = current_context()
     resolved = resolve(context, arguments.file_path)
     fd = open_file(resolved)
     try:
         status = os.fstat(fd)
         first, max_lines = max(1, arguments.offset), min(arguments.limit, MAX_LINES)
+        if is_media_header(os.pread(fd, 12, 0)):
+            return _read_media(fd, resolved, status.st_size)
         max_chars = max(1_000, context.max_result_chars - 500)  # below the size at which dispatch would spill it
         owned = fd
         if status.st_size <= SMALL:
@@ -84,6 +89,23 @@ async def read(arguments: ReadArguments) -> str:
             os.close(fd)
     context.file_cache[str(resolved.path)] = ReadState(status.st_size, status.st_mtime_ns, digest)
     return text
+
+
+def _read_media(fd: int, resolved: ResolvedPath, size: int) -> list[dict[str, Any]]:
+    """Return an image or a PDF as blocks of a result. It is read whole: a model gets no part of it."""
+    if size > MAX_FILE_BYTES:
+        raise ToolException(
+            f"{resolved.display_path}: has {size} bytes; a model gets files of at most {MAX_FILE_BYTES}"
+        )
+    with os.fdopen(fd, "rb", closefd=False) as file:
+        data = file.read(MAX_FILE_BYTES + 1)
+    try:
+        media_type = media_type_of(data)
+    except InvalidValue as refusal:
+        raise ToolException(f"{resolved.display_path}: is no file that a model can read: {refusal}") from None
+    pixels = f", {media_type.width} x {media_type.height} pixels" if media_type.is_image else ""
+    text = f"{resolved.display_path}: {media_type.name}, {len(data)} bytes{pixels}"
+    return [{"type": "text", "text": text}, inline_block(data, media_type, resolved.path.name)]
 
 
 def _read_lines_and_close(fd: int, name: str, first: int, max_lines: int, max_chars: int) -> tuple[str, str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol
 
 from ramet.core.mcp.server_entry import McpServer
+from ramet.core.media.blocks import Block
 from ramet.tools.mcp.answer_form import AnswerForm, Value
 
 Feature = Literal["resources", "prompts"]
@@ -80,10 +81,11 @@ class ListedPrompt(NamedTuple):
 
 
 class McpResult(NamedTuple):
-    """The result of a call, as text for a model."""
+    """The result of a call, as text for a model, and its images and documents, which are not checked yet."""
 
     text: str
     is_error: bool = False
+    files: tuple[Block, ...] = ()  #: inline blocks
 
 
 class McpConnection(Protocol):

@@ -60,6 +60,12 @@ class Watch(GuestMessage, frozen=True, kw_only=True, tag="watch"):
     run: str
 
 
+class MoveToBackground(Request, frozen=True, kw_only=True, tag="move_to_background"):
+    """Wait for a child no longer: a notice reports its end; answered with an empty reply."""
+
+    run: str
+
+
 class Cancel(Request, frozen=True, kw_only=True, tag="cancel"):
     """End a run below and all runs under it; answered with `Stopped` after they have ended."""
 
@@ -346,6 +352,7 @@ class Done(GuestMessage, frozen=True, kw_only=True, tag="done"):
 FromGuest = (
     Spawn
     | Watch
+    | MoveToBackground
     | Cancel
     | Send
     | AskPeer

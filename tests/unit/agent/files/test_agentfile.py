@@ -12,6 +12,7 @@ from ramet.agent.files.agent_file import AgentFile, parse_agent
 from ramet.core.errors import InvalidValue
 from ramet.core.limits import Limits
 from ramet.core.mcp.server_entry import McpServer
+from ramet.host.serialize.recipes import agent_of, recipe
 
 SOURCE = Path("/p/.claude/agents/x.md")
 SERVERS = "mcpServers:\n  - calc: {command: calc, args: [-v]}\n"
@@ -246,3 +247,12 @@ def test_an_untrusted_file_cannot_use_notes_of_the_user(scope: Scope) -> None:
     assert (refusal.value.field.endswith(": memory"), refusal.value.value) == (True, "user")
     assert ("ramet trust DIR" in refusal.value.accepted) == (scope == "project")
     assert parse("memory: project\n", scope=scope).agent.memory == "project"
+
+
+@pytest.mark.parametrize("key", ["omitInstructions", "omitClaudeMd", "omit_instructions"])
+def test_a_file_says_that_its_agent_is_not_told_the_instructions_of_the_folder(key: str) -> None:
+    """The definition says so, and so does its recipe in the journal."""
+    agent = parse(f"{key}: true\n").agent
+
+    assert agent.omit_instructions
+    assert agent_of(recipe(agent), agents={}, model=str).omit_instructions

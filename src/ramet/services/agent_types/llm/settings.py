@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from langchain_core.tools import BaseTool
 
 from ramet.agent.files.search_paths import SearchPath, plugin_search_paths
-from ramet.agent.files.skills import load_skills, render_skills
+from ramet.agent.files.skills import load_skills, render_listing
 from ramet.core.policy.capabilities import Capability
 from ramet.disk.state_folder import state_folder
 from ramet.host.runtime import AgentRuntime
@@ -18,6 +18,7 @@ from ramet.services.agent_types import imports
 from ramet.services.contract import AgentSpec, CodeTool, LoadableBundle
 from ramet.spawn.run import Run
 from ramet.tools.python import NAME as PYTHON
+from ramet.tools.skills.skill_tool import SkillTool, skill_tool
 from ramet.tools.workers.image_tools import imported_tool
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class AgentSettings:
     def __init__(self, spec: AgentSpec, run: Run) -> None:
         self._spec, self._run = spec, run
         self._equipment = Equipment(run)
+        #: of its definition; a bundle adds to them
+        self._skills = [skill for tool in run.context.tools if isinstance(tool, SkillTool) for skill in tool.skills]
 
     @property
     def tools(self) -> Sequence[BaseTool]:
@@ -55,7 +58,10 @@ class AgentSettings:
         if PYTHON in info.tools and info.modules is None:
             code = tuple(Capability("module", each) for each in imports.top_level([loaded_bundles.folder]))
         tools = code_tools(tool for bundle in loaded_bundles.bundles for tool in bundle.tools)
-        self._equipment.set_additions(tools, render_skills(skills), code)
+        names = {each.name for each in skills}
+        folders = [*(each.folder for each in skills), *(each for each in self._skills if each.name not in names)]
+        reading = (skill_tool(folders),) if folders else ()
+        self._equipment.set_additions((*tools, *reading), render_listing(skills), code)
 
     async def set_model(self, name: str, model: str | BaseChatModel) -> str:
         """Set and record the model of that name. Return its full name.

@@ -11,7 +11,7 @@ from langchain_core.tools import BaseTool
 from msgspec import Struct
 
 from ramet.agent.definition import Agent
-from ramet.agent.files.skills import load_skills, render_skills
+from ramet.agent.files.skills import Skill, load_skills, render_listing
 from ramet.agent.loop import MAX_TURNS, record_message
 from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.threads import in_thread
@@ -36,6 +36,8 @@ from ramet.spawn.run import Run
 from ramet.tools.agents.agents import spawning_tools
 from ramet.tools.builtins import builtin_tools
 from ramet.tools.python import NAME as PYTHON
+from ramet.tools.skills.skill_tool import NAME as SKILL
+from ramet.tools.skills.skill_tool import skill_tool
 from ramet.tools.workspace import workspace_tools
 
 if TYPE_CHECKING:
@@ -76,6 +78,7 @@ class LlmType:
     """
 
     name = "llm"
+    reads_files = True
     spawn_info: type = LlmInfo
     transport_formats: Sequence[str] = tuple(FORMATS)
     operations: Mapping[str, type] = {
@@ -241,11 +244,9 @@ class LlmType:
             code = tuple(Capability("module", each) for each in names)
         elif info.modules:
             raise InvalidValue("spawn_info.modules", list(info.modules), f"none without the tool {PYTHON!r}")
-        search_paths = (*image_skills(spec), *served_skills(spec.runtime))  # The image comes first.
-        text = render_skills(load_skills((*spec.image.preloaded_skills, *info.skills), search_paths))
         return Agent(
             name=spec.name,
-            instructions=f"{info.system_prompt}\n\n{text}".strip(),
+            instructions=f"{info.system_prompt}\n\n{render_listing(_read_skills(spec))}".strip(),
             model=self.model(info.model),
             max_turns=info.max_turns,
             capabilities=code,
@@ -262,6 +263,12 @@ class LlmType:
                 raise Unknown("MCP server", name, tuple(self._mcp_servers))
         spec.rules.check_tools(MCP_FIELD, (f"{PREFIX}{name}" for name in names))
         return tuple(self._mcp_servers[name] for name in dict.fromkeys(names))
+
+
+def _read_skills(spec: AgentSpec) -> Sequence[Skill]:
+    """Return the skills that the agent names, and those that its image declares. Raises Unknown, InvalidValue."""
+    search_paths = (*image_skills(spec), *served_skills(spec.runtime))  # The image comes first.
+    return load_skills((*spec.image.preloaded_skills, *spec.info.skills), search_paths)
 
 
 def _working_folder(spec: AgentSpec) -> pathlib.Path | None:
@@ -305,4 +312,6 @@ def _read_tools(spec: AgentSpec) -> tuple[BaseTool, ...]:
         if each.name in tools or each.name in spawning_names:
             raise InvalidValue(FIELD, each.name, "one tool of each name")
         tools[each.name] = each
+    if skills := _read_skills(spec):  # An agent of no tool may have it, too: it reads these folders alone.
+        tools[SKILL] = skill_tool([each.folder for each in skills])
     return tuple(tools.values())

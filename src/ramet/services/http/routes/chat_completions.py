@@ -63,7 +63,7 @@ def _completion_handler(name: str) -> Callable[[RequestContext], Any]:
         agent = call.parts.agent_of(call.key)
         body = await call.body(call.parts.message_bytes)
         if not call.parts.agents.reads_parameters(agent, call.key, name):
-            format.check(body)
+            format.check(body, files=call.parts.agents.reads_files(agent, call.key))
         wants_stream = format.wants_stream(body)
         # A client that can request the same turn again may leave it and return.
         on_leave: OnLeave = "interrupt" if call.attempt is None else "go_on"

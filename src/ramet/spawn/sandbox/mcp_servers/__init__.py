@@ -1,0 +1,1 @@
+"""Sandboxes of servers of the Model Context Protocol, beside those of their agents."""
