@@ -18,7 +18,7 @@ from langchain_core.messages import AIMessage, ToolCall
 
 from ramet.agent.context import calls_of
 from ramet.core.budget import Hold
-from ramet.core.errors import BudgetExceeded, ProtocolError
+from ramet.core.errors import BudgetExceeded, Denied, ProtocolError
 from ramet.core.events import ModelCharged
 from ramet.core.limits import Amount
 from ramet.core.outcome import Usage
@@ -74,6 +74,7 @@ class ToolCallLedger:
         self._ended_ids: set[str] = set()
         self._running_tools: dict[str, str] = {key: names[key] or "" for key in past.started_ids & names.keys()}
         self._unanswered_ids = self._calls.keys() - past.answered_ids
+        self._host_work_ids: set[str] = set()  #: calls whose work the host has begun
         self._proposed_ids: set[str] = set()  #: calls that the safety gate was asked about
         self._allowed_ids: set[str] = set()  #: of these, the calls that may run
         self.rounds = ROUNDS * (1 + len(self._calls))  #: rounds of hooks that may still be asked until the next reply
@@ -172,6 +173,17 @@ class ToolCallLedger:
         self._running_tools[call_id or ""] = tool
         self._use(self._holds.pop())
         return StartedCall(tool, call["args"])
+
+    def take_host_work(self, call_id: str, tool: str) -> dict[str, Any]:
+        """Return the arguments of a call whose work the host does, as the gates have left them; once for each call.
+
+        Raises Denied unless a call of this tool has begun, and has not ended.
+        """
+        is_running = self._running_tools.get(call_id) == tool and call_id not in self._ended_ids
+        if not is_running or call_id in self._host_work_ids:
+            raise Denied(tool[:200], "no call of it has begun, or its work was done")
+        self._host_work_ids.add(call_id)
+        return self._calls[call_id]["args"]
 
     def end(self, call_id: str | None, *, refused: bool = True) -> str:
         """Record that a call was answered, whether it had begun or not; return the name of its tool.

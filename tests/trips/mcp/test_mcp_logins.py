@@ -63,7 +63,7 @@ async def test_a_run_uses_the_login_of_its_user(
                 handle = await runtime.spawn(user, "Begin!")
                 await handle.result()
                 notices = [each.text async for each in handle.events() if isinstance(each, Notice)]
-                return [*(each.text for each in handle.run.context.history if each.type == "tool"), *notices]
+                return [*(each.text for each in handle.run.context.history if each.type == "tool"), *sorted(notices)]
 
         whoami = Call("mcp__mcp__whoami", {})
         assert await command("login") == 1

@@ -39,6 +39,21 @@ def test_a_program_of_npm_is_a_file_of_its_packages(tmp_path: Path, programs: An
         program_of(command("npx", "x"), tmp_path)
 
 
+def test_the_first_line_of_a_program_names_no_file_of_the_host(tmp_path: Path) -> None:
+    """The sandbox would see it: a private script, for example."""
+    private = tmp_path / "private" / "deploy.sh"
+    package = tmp_path / "tree" / "node_modules" / "x"
+    for each in (private.parent, package):
+        each.mkdir(parents=True)
+    private.write_text("#!/bin/sh\nTOKEN=secret\n")
+    (package / "package.json").write_text(json.dumps({"bin": "cli.js"}))
+    (package / "cli.js").write_text(f"#!{private}\n")
+    for each in (private, package / "cli.js"):
+        each.chmod(0o755)
+    with pytest.raises(InvalidValue, match="is started by node, or by a program that every sandbox sees"):
+        program_of(command("npx", "x"), tmp_path / "tree")
+
+
 @pytest.mark.parametrize("target", ["os:system('x')", "os;x:y", "x", ":x", "x:", "x:y\n\n[", "x y:z"])
 def test_a_program_of_pypi_is_a_function_of_a_module(tmp_path: Path, target: str) -> None:
     """What is no name of a module and a function never becomes code."""

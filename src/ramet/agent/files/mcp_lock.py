@@ -26,7 +26,7 @@ MAX_BYTES: Final = 8 * 1024 * 1024
 MAX_PACKAGES: Final = 3_000  #: of one server
 _VERSION: Final = r"^[0-9A-Za-z][0-9A-Za-z.!+_-]{0,127}\Z"
 #: Versions that a package of npm accepts of another, perhaps under another name: no address and no folder.
-_RANGE: Final = rf"^(npm:{NPM_NAME}@)?[0-9A-Za-z .^~<>=|*+-]{{0,1000}}\Z"
+_RANGE: Final = rf"^(npm:{NPM_NAME}@)?(?![.])[0-9A-Za-z .^~<>=|*+-]{{0,1000}}\Z"
 _NPM_PATH: Final = re.compile(rf"node_modules/{NPM_NAME}(?:/node_modules/{NPM_NAME})*\Z")
 _PYPI_PATH: Final = re.compile(rf"{PYPI_NAME}\Z")
 

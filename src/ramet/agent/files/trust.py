@@ -120,6 +120,14 @@ def trust_of(folder: Path, user_dir: Path) -> Verdict:
     return Verdict(True, "it is unchanged since it was trusted")
 
 
+def trusted_items(folder: Path, user_dir: Path) -> tuple[Runnable, ...]:
+    """Return what the trust in `folder` switches on. Raises Unreadable if it is not trusted in this very state."""
+    runnables = find_runnables(folder)
+    if _read(user_dir / RECORD).get(str(real_path(folder))) != _digest(runnables):
+        raise Unreadable(folder, trust_of(folder, user_dir).reason)
+    return runnables
+
+
 def is_trusted(folder: Path, user_dir: Path) -> bool:
     """Return whether `folder` was trusted and still names the same commands."""
     return trust_of(folder, user_dir).is_trusted

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
 MAX_SCHEMA = 64 * 1024  #: characters of a schema, which is part of every prompt
+MAX_MIXED = 300  #: members of a list, unless all are texts or all are numbers: others are compared each with each
 MAX_PARTS = 5_000  #: objects, lists, true and false in a schema: each is checked against the meta-schema
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"  #: of a schema without a dialect
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
@@ -58,6 +59,8 @@ class JsonSchema:
             dialect = validator_for(schema, default=jsonschema.Draft202012Validator)
             if _parts(schema) > MAX_PARTS:
                 raise InvalidValue("output", spec, f"a schema of at most {MAX_PARTS} parts")
+            if _has_long_mixed_list(schema):
+                raise InvalidValue("output", spec, f"lists of at most {MAX_MIXED} members of different kinds")
             patterns = Patterns(_subschemas(schema))
             # Without formats: `re` would compile each pattern, which takes milliseconds per large range of letters.
             no_formats = jsonschema.FormatChecker(formats=())
@@ -132,6 +135,16 @@ def _parts(schema: Any) -> int:
     if isinstance(schema, list | dict):
         return 1 + sum(_parts(each) for each in (schema.values() if isinstance(schema, dict) else schema))
     return int(isinstance(schema, bool))
+
+
+def _has_long_mixed_list(schema: Any) -> bool:
+    """Return whether a list is long and cannot be sorted: whether its members are unique takes quadratic time."""
+    members = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
+    if isinstance(schema, list) and len(schema) > MAX_MIXED:
+        kinds = {type(each) for each in schema}
+        if kinds != {str} and not kinds <= {int, float}:
+            return True
+    return any(map(_has_long_mixed_list, members))
 
 
 def _pointers(schema: Any, *, root: bool = False) -> Iterator[tuple[str, str]]:

@@ -27,11 +27,14 @@ from ramet.host.mcp.package_tree import normal_name
 def install_packages(options: Namespace, servers: Sequence[McpServer]) -> int:
     """Install the packages of these servers. Raises McpPackageFailed for the first one that cannot be, Unreadable."""
     folder, home = options.dir, user_dir()
-    verdict = trust.trust_of(folder, home)
-    if not verdict.is_trusted:
-        raise Unreadable(folder, f"nothing is installed: {verdict.reason}")
+    try:
+        reviewed = trust.trusted_items(folder, home)
+    except Unreadable as error:
+        raise Unreadable(folder, f"nothing is installed: {error.reason}") from None
     wanted = {each.name: command for each in servers if (command := package_command(each)) is not None}
-    reviewed, lock_file = trust.find_runnables(folder), read_lock_file(folder)
+    lock_file = read_lock_file(folder)
+    if trust.find_runnables(folder) != reviewed:
+        raise Unreadable(folder, "it changed meanwhile; review it again: ramet trust DIR")
     resolved: dict[str, PackageLock] = {}
     for name, command in wanted.items():
         lock = resolved.get(command.key) or (None if options.update else lock_file.find(command))

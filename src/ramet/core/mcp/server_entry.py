@@ -19,8 +19,10 @@ MAX_SERVERS: Final = 16  #: of one agent
 MAX_TEXTS, MAX_TEXT = 200, 16 * 1024  #: arguments or variables of a server, and characters of each
 MAX_TIMEOUT_S: Final = 24 * 3600.0
 DEFAULT_TIMEOUT_S: Final = 300.0
-_NAME: Final = re.compile(r"(?!.*__)[A-Za-z0-9][A-Za-z0-9_-]{0,31}\Z")
-_ACCEPTED_NAME: Final = "1 to 32 letters, digits, '_' or '-', starting with a letter or digit, without '__'"
+_NAME: Final = re.compile(r"(?!.*__)(?!.*_\Z)[A-Za-z0-9][A-Za-z0-9_-]{0,31}\Z")
+_ACCEPTED_NAME: Final = (
+    "1 to 32 letters, digits, '_' or '-', starting with a letter or digit, without '__' and without '_' at the end"
+)
 _REFERENCE: Final = re.compile(r"\$\{[A-Za-z_][A-Za-z0-9_.-]*\}\Z")
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
 #: The field of an entry of `.mcp.json` that says how a server is reached, besides the fields of the server.

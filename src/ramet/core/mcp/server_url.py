@@ -16,7 +16,8 @@ _URL: Final = re.compile(
     r"(?P<scheme>https?)://(?P<host>\[[0-9A-Fa-f:.]+\]|[^][:/?#@*\\$]+)(:(?P<port>[0-9]{1,5}))?(?P<rest>([/?][!-~]*)?)\Z"
 )
 _HEADER_NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}\Z")
-_HEADER_VALUE: Final = re.compile(r"[\t -~]*\Z")
+#: Without blanks at its ends: an HTTP library would refuse it, and show it in the error.
+_HEADER_VALUE: Final = re.compile(r"([!-~]([\t -~]*[!-~])?)?\Z")
 #: Headers of the connection and of the protocol, which the client sets.
 _OWN_HEADERS: Final = re.compile(
     r"(host|content-.*|transfer-encoding|connection|upgrade|te|trailer|expect|proxy-.*|accept|accept-encoding|mcp-.*"
@@ -64,7 +65,9 @@ def checked_headers(field: str, headers: object) -> dict[str, str]:
 def check_header_value(field: str, value: object) -> None:
     """Raise InvalidValue for a text that no header can have."""
     if not isinstance(value, str) or len(value) > MAX_HEADER or not _HEADER_VALUE.match(value):
-        raise InvalidValue(field, "its value", f"printable ASCII text of at most {MAX_HEADER} characters")
+        raise InvalidValue(
+            field, "its value", f"printable ASCII text of at most {MAX_HEADER} characters, without blanks at its ends"
+        )
 
 
 def recorded_header(value: str) -> str | None:

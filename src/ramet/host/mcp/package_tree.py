@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import stat
 import sys
 import sysconfig
@@ -110,7 +111,13 @@ def _node_program(command: PackageCommand, tree: Path) -> Program:
     if not file.is_file() or not file.is_relative_to(os.path.realpath(tree)):
         raise InvalidValue("package", command.package, f"one whose program {chosen!r} is one of its files")
     located = locate((str(file),))
-    return Program(located.command, (str(tree), *(each for each in located.mounts if not _is_below(each, tree))))
+    mounts = [each for each in located.mounts if not _is_below(each, tree)]
+    node = shutil.which("node")
+    # Its first line is the package's own: it may name any file of this machine, which the sandbox would see then.
+    if any(node is None or each != os.path.realpath(node) for each in mounts):
+        accepted = f"one whose program {chosen!r} is started by node, or by a program that every sandbox sees"
+        raise InvalidValue("package", command.package, accepted)
+    return Program(located.command, (str(tree), *mounts))
 
 
 def _json(path: Path, *, fence: Path) -> dict[str, Any]:

@@ -151,7 +151,13 @@ class ServerSession:
                 await asyncio.wait({receiving})
 
     async def _receive_all(self, incoming: Any) -> None:
-        """Take the messages of an address until it has no more."""
+        """Take the messages of an address until it has no more. What goes wrong ends the session."""
+        try:
+            await self._receive_each(incoming)
+        except Exception as error:
+            self.end(reason_of(error))
+
+    async def _receive_each(self, incoming: Any) -> None:
         async for item in incoming:
             if isinstance(item, Exception):  # A line that is no message, and answers none.
                 continue

@@ -34,7 +34,7 @@ from ramet.tools.mcp.connection_port import (
     ServerRights,
 )
 from ramet.wire.guest_protocol.guest_to_host import CallMcpTool, ConnectMcpServer, PassMcpMessage
-from ramet.wire.values.json_object import json_object
+from ramet.wire.values.json_object import json_body
 
 MAX_ARGUMENTS: Final = 1024 * 1024
 #: Seconds until all servers have listed their tools, or have failed.
@@ -75,6 +75,7 @@ class McpConnections:
         self._calls: dict[int, asyncio.Future[McpResult]] = {}  #: by the number of their request
         self._abandoned: set[int] = set()  #: of these, by the guest
         self._tools = ToolList(run, self._report)
+        self._looking = asyncio.Lock()  #: at definitions of tools, for a list of them or a search
         self._resources: ResourceTools | None = None  #: if the run may use resources of a server
         run.sandbox.server_prompts = self
 
@@ -146,10 +147,11 @@ class McpConnections:
     async def list_tools(self) -> bytes:
         """Wait for the servers, give the run what its agent may use of them, and return the definitions as JSON."""
         context = self._run.context
-        context.tools = without_server_tools(context.tools)
         listed = await self._listed()
-        self._resources = self._resource_tools([server for server, _ in listed])
-        self._tools.fill([(server.entry, tools) for server, tools in listed])
+        async with self._looking:
+            context.tools = without_server_tools(context.tools)
+            self._resources = self._resource_tools([server for server, _ in listed])
+            await self._tools.fill([(server.entry, tools) for server, tools in listed])
         return definitions_json(context.tools)
 
     def _resource_tools(self, servers: Iterable[_ServerState]) -> ResourceTools | None:
@@ -196,16 +198,18 @@ class McpConnections:
                         listed.append((server, await (await server.wait_open()).tools()))
         return listed
 
-    async def call(self, request: CallMcpTool, body: bytes) -> tuple[McpResult, bytes]:
+    async def call(self, request: CallMcpTool, arguments: Mapping[str, Any]) -> tuple[McpResult, bytes]:
         """Call a tool of a server, the search for them, or a tool for resources.
 
         The text of the result cannot pass for a frame or for instructions. The bytes are definitions of tools that the
         run has from now on, as JSON. Raises McpServerFailed, Unknown and InvalidValue, and Aborted if the guest
         abandons the call.
         """
-        arguments = json_object(body, "arguments", max_bytes=MAX_ARGUMENTS)
+        if (size := len(json_body(arguments, "arguments"))) > MAX_ARGUMENTS:
+            raise InvalidValue("arguments", f"{size} bytes", f"at most {MAX_ARGUMENTS} bytes of JSON")
         if request.tool == TOOL_SEARCH and self._tools.has_search:
-            result, definitions = self._tools.search(arguments)
+            async with self._looking:
+                result, definitions = await self._tools.search(arguments)
             return _framed(result), definitions
         call = asyncio.ensure_future(self._result_of(request, arguments))
         self._calls[request.id] = call
@@ -215,6 +219,8 @@ class McpConnections:
             if request.id in self._abandoned:
                 raise Aborted("its caller waits no more") from None
             raise
+        except McpServerFailed as failure:  # Its reason may be the server's own text.
+            raise McpServerFailed(failure.server, neutralise(failure.reason)[0]) from None
         finally:
             call.cancel()
             del self._calls[request.id]
@@ -256,10 +262,15 @@ class McpConnections:
         if context.approve is None:
             return None
         form = question.form if question.form is not None and question.form.fields else None
-        fields: dict[str, Any] = {"fields": form.describe()} if form is not None else {}
+        shown = form.describe() if form is not None else {}
+        masked = {masked_text(self._run, name): masked_text(self._run, text) for name, text in shown.items()}
+        fields: dict[str, Any] = {"fields": masked} if form is not None else {}
         what = "asks"
         if question.url:
-            fields, what = {"url": question.url}, "asks you to visit an address, which nothing here opens"
+            fields, what = (
+                {"url": masked_text(self._run, question.url)},
+                "asks you to visit an address, which nothing here opens",
+            )
         text = f"the MCP server {server.entry.name!r} {what}: {masked_text(self._run, question.message)}"
         if form is not None:
             text += "\nAnswer with a JSON object of the fields, as the reason of an approval."

@@ -22,6 +22,7 @@ MAX_NAME: Final = 64  #: characters of the name of a tool that every provider ac
 MAX_DESCRIPTION: Final = 4_000
 #: Objects and lists of a schema once its references are replaced, and their levels.
 MAX_PARTS, MAX_LEVELS = 2_000, 40
+MAX_TOTAL_PARTS: Final = 25_000  #: of the tools that are looked at together, also of those that are left out then
 _POINTERS: Final = ("#/$defs/", "#/definitions/")
 
 
@@ -45,7 +46,20 @@ class ServerTool(SchemaOnlyTool):
         return {**self.shown_data(), "timeout_s": self.timeout_s, "read_only": is_read_only}
 
 
-def definition_of(server: McpServer, listed: ListedTool) -> ServerTool:
+class PartsBudget:
+    """The parts of schemas that may be looked at together: each takes the host a tenth of a millisecond."""
+
+    def __init__(self) -> None:
+        self._left = MAX_TOTAL_PARTS
+
+    def take(self) -> None:
+        """Take one. Raises InvalidValue if none is left."""
+        if not self._left:
+            raise InvalidValue("schema", "its size", f"at most {MAX_TOTAL_PARTS} parts of all tools together")
+        self._left -= 1
+
+
+def definition_of(server: McpServer, listed: ListedTool, budget: PartsBudget) -> ServerTool:
     """Return the definition of a tool. Raises InvalidValue for one that no model can be shown."""
     name = server.tool_name(listed.name)
     if not listed.name or len(name) > MAX_NAME:
@@ -53,12 +67,12 @@ def definition_of(server: McpServer, listed: ListedTool) -> ServerTool:
         raise InvalidValue("name", listed.name[: 2 * MAX_NAME], accepted)
     if listed.schema.get("type") != "object" or not isinstance(listed.schema.get("properties", {}), Mapping):
         raise InvalidValue("schema", "its type", "the JSON schema of an object")
-    schema = _Expansion(listed.schema).expand()
+    schema = _Expansion(listed.schema, budget).expand()
     try:
         JsonSchema(schema)
     except InvalidValue as refusal:
         raise InvalidValue("schema", refusal.field, refusal.accepted) from None
-    description, _ = neutralise(listed.description)
+    description, _ = neutralise(listed.description[: 2 * MAX_DESCRIPTION])
     if len(description) > MAX_DESCRIPTION:
         description = f"{description[:MAX_DESCRIPTION]}…"
     parameters = {"properties": {}, **schema, "description": ""}
@@ -68,8 +82,8 @@ def definition_of(server: McpServer, listed: ListedTool) -> ServerTool:
 class _Expansion:
     """The replacement of a schema's references by what they refer to: libraries would do it without a bound."""
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
-        self._schema = schema
+    def __init__(self, schema: Mapping[str, Any], budget: PartsBudget) -> None:
+        self._schema, self._budget = schema, budget
         self._parts = 0
 
     def expand(self) -> dict[str, Any]:
@@ -79,7 +93,10 @@ class _Expansion:
         return expanded
 
     def _expand(self, node: Any, level: int) -> Any:
-        if not isinstance(node, dict | list):
+        if not isinstance(node, dict | list | bool):
+            return node
+        self._budget.take()
+        if isinstance(node, bool):
             return node
         self._parts += 1
         if self._parts > MAX_PARTS or level > MAX_LEVELS:

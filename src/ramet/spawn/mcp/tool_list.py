@@ -5,6 +5,7 @@ With many tools, a model sees the search in their place, and what it has found u
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -18,7 +19,7 @@ from ramet.core.events import ToolsLoaded
 from ramet.core.mcp.server_entry import McpServer
 from ramet.core.tool_names import TOOL_SEARCH
 from ramet.spawn.masking import masked_text
-from ramet.spawn.mcp.tool_definitions import ServerTool, definition_of
+from ramet.spawn.mcp.tool_definitions import PartsBudget, ServerTool, definition_of
 from ramet.spawn.mcp.tool_search import OfferedTool, SearchArguments, ToolCatalogue, is_deferred
 from ramet.spawn.run import Run
 from ramet.tools.arguments import mistakes
@@ -26,6 +27,7 @@ from ramet.tools.mcp.connection_port import ListedTool, McpResult
 
 #: Tools of all servers that the model of a run sees, and bytes of their definitions: parts of every request to it.
 MAX_TOOLS, MAX_DEFINITION_BYTES = 100, 256 * 1024
+_ACCEPTED_TOOLS: Final = f"at most {MAX_TOOLS} tools, of {MAX_DEFINITION_BYTES} bytes together"
 #: Tools of all servers that are looked at, whether the agent may use them or not.
 MAX_LISTED: Final = 4_000
 
@@ -65,7 +67,7 @@ class ToolList:
         """True if the model finds tools before it calls them."""
         return self._catalogue is not None
 
-    def fill(self, listed: Sequence[tuple[McpServer, tuple[ListedTool, ...]]]) -> None:
+    async def fill(self, listed: Sequence[tuple[McpServer, tuple[ListedTool, ...]]]) -> None:
         """Give the run the tools that its agent may use, of those that its servers list."""
         agent, context, found = self._run.agent, self._run.context, self._run.sandbox.loaded_tools
         self._definitions.clear()
@@ -73,10 +75,10 @@ class ToolList:
         can_search = allows_tool_search(agent) and all(each.name != TOOL_SEARCH for each in context.tools)
         self._catalogue = ToolCatalogue(offered) if can_search and is_deferred(agent.tool_search, offered) else None
         if self._catalogue is None:
-            _, left_out = self._load(offered)
+            _, left_out = await self._load(offered)
         else:
             context.tools = (*context.tools, self._catalogue.search_tool())
-            _, left_out = self._load(self._catalogue.select(tuple(found)))
+            _, left_out = await self._load(self._catalogue.select(tuple(found)))
             self._record_loaded([each for each, is_recorded in found.items() if not is_recorded])
         self._report_left_out([*refused, *left_out])
 
@@ -86,7 +88,7 @@ class ToolList:
             raise Unknown("tool", name, tuple(self._definitions))
         return self._origins[name]
 
-    def search(self, arguments: Mapping[str, Any]) -> tuple[McpResult, bytes]:
+    async def search(self, arguments: Mapping[str, Any]) -> tuple[McpResult, bytes]:
         """Find tools: from now on the run has them. Return their definitions for the model, and for its guest.
 
         Raises Unknown without a search.
@@ -102,7 +104,7 @@ class ToolList:
         if not found:
             text = f"No tool was found for {search.query!r}. Tools: {catalogue.names()}"
             return McpResult(text, is_error=True), b""
-        loaded, left_out = self._load(found)
+        loaded, left_out = await self._load(found)
         self._record_loaded([each.name for each in loaded])
         definitions = [self._definitions[each.name] for each in found if each.name in self._definitions]
         lines = [f"Found {len(definitions)}, which you can call from your next message on:"] if definitions else []
@@ -133,21 +135,24 @@ class ToolList:
                 offered.append(OfferedTool(name, server, each))
         return offered, left_out
 
-    def _load(self, tools: Iterable[OfferedTool]) -> tuple[list[ServerTool], list[_LeftOut]]:
+    async def _load(self, tools: Iterable[OfferedTool]) -> tuple[list[ServerTool], list[_LeftOut]]:
         """Add tools to those of the run, up to the bounds; return them, and those that are left out."""
         loaded: list[ServerTool] = []
         left_out: list[_LeftOut] = []
         size = sum(each.size for each in self._definitions.values())
+        budget = PartsBudget()
         for each in tools:
+            await asyncio.sleep(0)  # Other runs go on between two tools.
             if each.name in self._definitions:
                 continue
             try:
+                if len(self._definitions) >= MAX_TOOLS:
+                    raise InvalidValue("tools", each.name, _ACCEPTED_TOOLS)
                 if masked_text(self._run, each.name, 2 * len(each.name)) != each.name:
                     raise InvalidValue("name", "its text", "a name without a secret")
-                definition = definition_of(each.server, each.listed)
-                if len(self._definitions) >= MAX_TOOLS or size + definition.size > MAX_DEFINITION_BYTES:
-                    accepted = f"at most {MAX_TOOLS} tools, of {MAX_DEFINITION_BYTES} bytes together"
-                    raise InvalidValue("tools", each.name, accepted)
+                definition = definition_of(each.server, each.listed, budget)
+                if size + definition.size > MAX_DEFINITION_BYTES:
+                    raise InvalidValue("tools", each.name, _ACCEPTED_TOOLS)
             except InvalidValue as refusal:
                 left_out.append(_LeftOut(each.server.name, each.name, refusal))
                 continue

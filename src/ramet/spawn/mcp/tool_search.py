@@ -26,7 +26,8 @@ MAX_RESULTS, DEFAULT_RESULTS = 20, 5
 _SELECT: Final = "select:"
 _MAX_WORDS: Final = 16
 _MAX_NAMES: Final = 6_000  #: characters of the names in the description of the search
-_MAX_PARAMETERS: Final = 50  #: names of a tool's parameters that are searched
+#: What is searched of a tool: characters of its description and of its parameters' names, and the number of these.
+_MAX_TEXT, _MAX_PARAMETERS = 2_000, 50
 #: What a word of a query is worth: as a part of a name, inside a name, and in a description or a parameter's name.
 _PART, _INSIDE, _TEXT = 10, 5, 1
 _SEPARATORS: Final = re.compile(r"[^a-z0-9]+")
@@ -131,7 +132,8 @@ class _SearchedText(NamedTuple):
         properties = tool.listed.schema.get("properties")
         parameters = list(properties)[:_MAX_PARAMETERS] if isinstance(properties, Mapping) else []
         folded = tool.name.lower()
-        text = " ".join([tool.listed.description, *map(str, parameters)]).lower()
+        texts = (tool.listed.description, *map(str, parameters))
+        text = " ".join(each[:_MAX_TEXT] for each in texts)[:_MAX_TEXT].lower()
         return cls(tool.name, folded, frozenset(_SEPARATORS.split(folded)), text)
 
     def score(self, words: Sequence[str]) -> int:

@@ -17,6 +17,7 @@ MAX_FIELDS, MAX_CHOICES = 30, 100
 MAX_NAME, MAX_HINT, MAX_ANSWER = 100, 300, 16 * 1024
 _KINDS: Final = ("string", "integer", "number", "boolean", "array")
 _BOUNDS: Final = ("minLength", "maxLength", "minimum", "maximum", "minItems", "maxItems")
+_MAX_BOUND: Final = 1e300  #: a whole number above may be no float
 Value = str | int | float | bool | list[str]
 
 
@@ -48,8 +49,9 @@ class FormField:
             case "array":
                 is_list = isinstance(value, list) and all(isinstance(each, str) for each in value)
                 return is_list and all(map(self._is_choice, value)) and self._is_within("Items", len(value))  # type: ignore[call-overload,arg-type]  # checked before
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if not _is_number(value):
             return False
+        assert isinstance(value, int | float)
         is_kind = self.kind == "number" or value == int(value)
         return is_kind and self.bounds.get("minimum", value) <= value <= self.bounds.get("maximum", value)
 
@@ -124,7 +126,7 @@ def _choices(name: str, schema: object) -> tuple[str, ...]:
         return ()
     titled = schema.get("oneOf") or schema.get("anyOf")
     values = schema.get("enum") or (
-        [each.get("const") for each in titled if isinstance(each, Mapping)] if titled else []
+        [each.get("const") for each in titled if isinstance(each, Mapping)] if isinstance(titled, list) else []
     )
     is_bounded = isinstance(values, list) and len(values) <= MAX_CHOICES
     if not is_bounded or not all(isinstance(each, str) and len(each) <= MAX_HINT for each in values):
@@ -133,4 +135,4 @@ def _choices(name: str, schema: object) -> tuple[str, ...]:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and -_MAX_BOUND <= value <= _MAX_BOUND

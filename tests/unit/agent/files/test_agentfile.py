@@ -138,6 +138,8 @@ def test_a_model_is_kept_as_its_alias_or_id(text: str, meant: str | None) -> Non
         ("mcpServers: {calc: {command: 5}}\n", "mcp.calc.command", "text of at most"),
         ("mcpServers: {calc: {command: x, cwd: y}}\n", "mcp_server.cwd", "one of the fields name, command"),
         ("mcpServers: {a__b: {command: x}}\n", "mcp.name", "without '__'"),
+        ("mcpServers: {a_: {command: x}}\n", "mcp.name", "without '_' at the end"),
+        ('mcpServers: {far: {url: "http://x", headers: {A: "b "}}}\n', "mcp.far.headers.A", "without blanks"),
         ("mcpServers: {far: {type: sse, url: 'https://x.example'}}\n", "mcp.far.type", "transport of 2024 (sse)"),
         ("mcpServers: {far: {type: http, command: x}}\n", "mcp.far.type", "a url with this type"),
         ("mcpServers: {far: {url: 'https://u:p@x.example'}}\n", "mcp.far.url", "without user, fragment"),

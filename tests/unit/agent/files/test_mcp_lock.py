@@ -45,6 +45,7 @@ def test_a_lock_is_read_as_it_was_written(tmp_path: pathlib.Path) -> None:
         {"npm": {"node_modules/x": {"version": "http://x", "integrity": SHA512}}},
         {"npm": {"node_modules/x": {"version": "1", "integrity": SHA512, "dependencies": {"y": "git+ssh://x"}}}},
         {"npm": {"node_modules/x": {"version": "1", "integrity": SHA512, "dependencies": {"y": "file:../y"}}}},
+        {"npm": {"node_modules/x": {"version": "1", "integrity": SHA512, "dependencies": {"y": ".."}}}},
         {"npm": {"../x": {"version": "1", "integrity": SHA512}}},
         {"npm": {"node_modules/../../x": {"version": "1", "integrity": SHA512}}},
         {"npm": {}},

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ramet.agent.files.bounded_read import Unreadable
-from ramet.agent.files.trust import find_runnables, is_trusted, trust, trust_of, untrust
+from ramet.agent.files.trust import find_runnables, is_trusted, trust, trust_of, trusted_items, untrust
 
 HOOK = "hooks: {PreToolUse: [{hooks: [{type: command, command: '\"$CLAUDE_PROJECT_DIR\"/tools/check.sh --fast'}]}]}"
 
@@ -138,6 +138,15 @@ def test_trust_covers_only_what_was_shown(folder: Path, user_dir: Path) -> None:
 
     assert not is_trusted(folder, user_dir)
     assert trust(folder, user_dir, reviewed_items=find_runnables(folder))
+
+
+def test_trusted_items_are_of_the_state_that_was_trusted(folder: Path, user_dir: Path) -> None:
+    """They are read once: what a command installs for them cannot be of another state."""
+    items = trust(folder, user_dir)
+    assert trusted_items(folder, user_dir) == items
+    (folder / "tools/db.py").write_text("changed\n")
+    with pytest.raises(Unreadable, match="has changed since it was trusted"):
+        trusted_items(folder, user_dir)
 
 
 def test_a_moved_folder_is_another_folder(folder: Path, user_dir: Path, tmp_path: Path) -> None:

@@ -16,13 +16,15 @@ from weakref import WeakValueDictionary
 import httpx2
 import msgspec
 
+from ramet.core.errors import InvalidValue
 from ramet.core.mcp.server_entry import McpServer
-from ramet.core.mcp.server_url import endpoint_of
+from ramet.core.mcp.server_url import check_header_value, endpoint_of
 from ramet.host.egress.addresses import look_up
 from ramet.host.egress.dial import Dialer
 from ramet.host.mcp.address_transport import AddressTransport, CheckedNetwork
 from ramet.host.mcp.logins.login_store import Login, LoginStore
 
+REFRESH_S: Final = 30.0  #: for all of the answer: other sessions wait for it
 EARLY_S: Final = 30.0  #: before the end of a token, it is replaced
 _refreshes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()  #: by address: a refresh token works once
 
@@ -78,7 +80,11 @@ class LoginAuth(httpx2.Auth):
                 return current  # Another session was first, or the user has logged out.
             if not login.refresh_token:
                 return None
-            refreshed = await refresh(login)
+            try:
+                async with asyncio.timeout(REFRESH_S):
+                    refreshed = await refresh(login)
+            except (TimeoutError, httpx2.StreamError):
+                return None
             if refreshed is not None:
                 await asyncio.to_thread(self._store.write, refreshed)
             return refreshed
@@ -102,7 +108,8 @@ async def refresh(login: Login) -> Login | None:
             return None
         try:
             answer = msgspec.json.decode(await response.aread(), type=_TokenAnswer)
-        except (msgspec.DecodeError, httpx2.StreamError):
+            check_header_value("access_token", answer.access_token)
+        except (msgspec.DecodeError, httpx2.StreamError, InvalidValue):
             return None
     return msgspec.structs.replace(
         login,

@@ -17,7 +17,7 @@ from pydantic import AnyUrl
 
 from ramet.core.errors import InvalidValue, McpServerFailed
 from ramet.core.mcp.server_entry import McpServer
-from ramet.core.mcp.server_url import checked_url
+from ramet.core.mcp.server_url import check_header_value, checked_url
 from ramet.host.mcp.logins.login_auth import login_client
 from ramet.host.mcp.logins.login_store import Login
 
@@ -84,6 +84,7 @@ async def log_in(server: McpServer, redirect: Redirect, show: ShowLink) -> Login
         raise McpServerFailed(server.name, f"it asked for no login (HTTP {status})")
     if status == 401:
         raise McpServerFailed(server.name, "it does not take the token that its authorization server gave")
+    check_header_value("access_token", token.access_token)
     return Login(
         url=server.url,
         token_endpoint=checked_url("token_endpoint", provider._get_token_endpoint()),
