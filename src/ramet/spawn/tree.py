@@ -15,6 +15,7 @@ from ramet.core.ids import CallId
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Result, Status
 from ramet.core.policy.session_access import SESSION_PREFIX
+from ramet.core.tool_names import SEND_MESSAGE
 from ramet.spawn.birth.plan import spawnable
 from ramet.spawn.birth.record import key_of, restore_counters, with_dedupe_key
 from ramet.spawn.birth.spawner import Spawner
@@ -32,6 +33,7 @@ from ramet.spawn.watches.run_waits import view_of
 from ramet.tools.agents.report_framing import report
 from ramet.tools.context import ToolUseContext, current_call
 from ramet.tools.decisions import PeerRequest
+from ramet.tools.permission_checks import rule_on_call
 from ramet.tools.run_info import MonitorReport, RunView, StopReceipt
 from ramet.tools.spawn_request import CreationReceipt, SpawnHandle, SpawnRequest, check_request
 from ramet.wire.guest_protocol.answer_data import StateReply
@@ -152,6 +154,9 @@ class RunTree:
             raise Denied("message to another session", "only the first agent of a session may send one")
         if (sessions := self.register.services.other_sessions) is None:
             raise Unknown("session", to)
+        ruling = rule_on_call(sender.context, SEND_MESSAGE, {"to": to, "message": text})
+        if ruling.verdict == "deny":  # Here as well: the loop of a sandbox, which applies the rules, may be hostile.
+            raise Denied("message to another session", ruling.reason)
         return await sessions.send(sender, to, text)
 
     async def ask_peer(self, asker: ToolUseContext, request: PeerRequest) -> str:

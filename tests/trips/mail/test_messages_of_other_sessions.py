@@ -17,7 +17,8 @@ import pytest
 from ramet import Agent, AgentRuntime, ScriptedModel, Session, SessionAddress
 from ramet.cli.sources.contract import Question
 from ramet.cli.sources.local_approvals import list_questions
-from ramet.core.errors import InvalidValue, MailRefused
+from ramet.core.errors import Denied, InvalidValue, MailRefused
+from ramet.core.events import MailPushed
 from ramet.core.policy.permissions import PermissionRule, Permissions
 from ramet.core.policy.session_access import MAX_TEXT_BYTES, Inbound, SessionMessage
 from ramet.host.control.run_queries import journal_reader
@@ -25,8 +26,10 @@ from ramet.host.control.session_messages import pass_message
 from ramet.host.control.socket import Answer, Refused, send_request
 from ramet.host.trees.inbound_messages import MAX_HELD, MAX_PER_SENDER
 from ramet.models.scripted.dialogue import Call
+from ramet.store.memory import MemoryStore
+from tests.support.cut_journals import cut_behind
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import run_of
+from tests.trips.kits.sessions import open_tree_of, run_of
 
 RECEIVER = pathlib.Path(__file__).parents[1] / "programs" / "message_receiver.py"
 FRAME = "<session-message"
@@ -99,6 +102,8 @@ async def test_a_session_takes_no_messages_unless_it_says_so(tmp_path: pathlib.P
         lead = Agent(name="lead", permissions=Permissions(rules=(rule,)))
         async with sender_of(tmp_path / "docs", call("Hello."), agent=lead) as denied:
             await denied.ask("Tell them.")
+            with pytest.raises(Denied, match="SendMessage"):  # Also if a loop in a sandbox did not apply the rules.
+                await open_tree_of(denied).tree.send(denied.context, "session:docs", "Hello.")
         assert [each.type for each in other.messages] == ["human", "ai"]
     with pytest.raises(MailRefused, match="no session is open there"):
         await pass_message(tmp_path / "docs", "session:docs", message("Hello."))
@@ -147,6 +152,25 @@ def test_settings_of_messages_are_checked(tmp_path: pathlib.Path) -> None:
         with pytest.raises(InvalidValue) as refusal:
             Session(ScriptedModel([]), **settings)
         assert refusal.value.field == field
+
+
+async def test_an_accepted_message_is_read_once_after_a_kill() -> None:
+    """The process was killed when the message was recorded, and nothing after that."""
+    store = MemoryStore()
+    async with AgentRuntime(store=store) as runtime:
+        session = Session(ScriptedModel(["Ready.", "Noted."]), runtime=runtime, session_id="docs", inbound="accept")
+        await session.ask("Begin.")
+        assert (await open_tree_of(session).inbound.receive(message("Hello."))).startswith("delivered")
+        await session.wait_for_turn()
+    cut_store = await cut_behind(store, lambda event: isinstance(event, MailPushed))
+
+    async with AgentRuntime(store=cut_store) as runtime:
+        resumed = await Session.resume("docs", ScriptedModel(["Noted."]), runtime=runtime)
+        assert (await open_tree_of(resumed).inbound.receive(message("Hello."))).startswith("not delivered again")
+        await resumed.wait_for_turn()
+        assert len(framed_texts(resumed)) == 1
+        assert resumed.messages[-1].content == "Noted."
+        await resumed.close()
 
 
 async def test_a_held_message_outlives_a_kill_of_its_receiver_and_is_delivered_once(tmp_path: pathlib.Path) -> None:
