@@ -19,6 +19,7 @@ from ramet.core.ids import RunId, run_id
 from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.disk.state_folder import checked_state_folder, state_folder
 from ramet.host.arguments import check_runtime
+from ramet.host.control.session_messages import pass_message
 from ramet.host.control.socket import ControlSocket
 from ramet.host.dynamic.agents import DynamicAgents
 from ramet.host.external.program_finder import ProgramFinder
@@ -140,6 +141,7 @@ class RuntimeBase:
             notifier=self.notifier,
             results=KeptResults(self.journal, self.clock),
             decide=self._decide,
+            pass_message=pass_message,
             gateway=self.gateway,
             forwarder=self._forwarder,
             programs=ProgramFinder(),

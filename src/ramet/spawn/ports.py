@@ -169,6 +169,16 @@ class Memory(Protocol):
         """Create the branch that a run was spawned to work on; idempotent."""
 
 
+class SessionPort(Protocol):
+    """Other sessions of the same user, which the root of a tree may write to."""
+
+    async def send(self, run: Run, to: str, text: str) -> str:
+        """Send a message of the root, and return what happened to it.
+
+        Raises Unknown, InvalidValue or MailRefused.
+        """
+
+
 @dataclass(frozen=True, kw_only=True)
 class TreePorts:
     """The ports of one tree."""
@@ -196,6 +206,7 @@ class TreePorts:
     withdraw_restored: Callable[[RunId], None] | None = None  #: closes questions that a run will not ask again
     safety: Safety | None = None  #: of every run, whatever it or its parent requests; None: there are no votes on calls
     decide: Decide | None = None  #: asks the host's policy adapter about each spawn; None: there is none
+    other_sessions: SessionPort | None = None  #: None: the tree may write to no other session
     permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, for every run
     compaction: Callable[[int | None], Compaction | None] = lambda _: None  #: for a model's window
     watch: Watch = NO_WATCH  #: of a root, unless it has its own

@@ -9,11 +9,13 @@ from contextlib import suppress
 from typing import Any
 
 from ramet.concurrency.deadline import wait_with_timeout
-from ramet.core.errors import Denied, MailRefused, Unknown
+from ramet.core.errors import Denied, InvalidValue, MailRefused, Unknown
 from ramet.core.events import MovedToBackground
 from ramet.core.ids import CallId
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Result, Status
+from ramet.core.policy.session_access import SESSION_PREFIX
+from ramet.core.tool_names import SEND_MESSAGE
 from ramet.spawn.birth.plan import spawnable
 from ramet.spawn.birth.record import key_of, restore_counters, with_dedupe_key
 from ramet.spawn.birth.spawner import Spawner
@@ -31,6 +33,7 @@ from ramet.spawn.watches.run_waits import view_of
 from ramet.tools.agents.report_framing import report
 from ramet.tools.context import ToolUseContext, current_call
 from ramet.tools.decisions import PeerRequest
+from ramet.tools.permission_checks import rule_on_call
 from ramet.tools.run_info import MonitorReport, RunView, StopReceipt
 from ramet.tools.spawn_request import CreationReceipt, SpawnHandle, SpawnRequest, check_request
 from ramet.wire.guest_protocol.answer_data import StateReply
@@ -128,8 +131,12 @@ class RunTree:
     ) -> str:
         """Deliver a message of this run; `dedupe_s` is that of `deliver`.
 
-        Raises Unknown, MailRefused or InvalidValue.
+        Raises Unknown, MailRefused, InvalidValue, or Denied for a message to another session.
         """
+        if to.startswith(SESSION_PREFIX):
+            if notify_when_idle or dedupe_s is not None:
+                raise InvalidValue("to", to, "an agent of this session, with notify_when_idle or dedupe_s")
+            return await self._send_to_session(self._run_of(sender), to, text)
         target = self.register.find(to, self._run_of(sender))
         if target.info.id == sender.run.id:
             raise MailRefused(to, "that is yourself")
@@ -141,6 +148,16 @@ class RunTree:
         return self.post.deliver(
             target, text, sender=sender.run.path, kind="agent", request_id=request_key, notify=notify, dedupe_s=dedupe_s
         )
+
+    async def _send_to_session(self, sender: Run, to: str, text: str) -> str:
+        if sender.parent is not None:
+            raise Denied("message to another session", "only the first agent of a session may send one")
+        if (sessions := self.register.services.other_sessions) is None:
+            raise Unknown("session", to)
+        ruling = rule_on_call(sender.context, SEND_MESSAGE, {"to": to, "message": text})
+        if ruling.verdict == "deny":  # Here as well: the loop of a sandbox, which applies the rules, may be hostile.
+            raise Denied("message to another session", ruling.reason)
+        return await sessions.send(sender, to, text)
 
     async def ask_peer(self, asker: ToolUseContext, request: PeerRequest) -> str:
         """Execute a request of this run to its lead or a peer.

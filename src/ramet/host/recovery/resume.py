@@ -24,6 +24,7 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Usage
 from ramet.core.policy.permissions import Permissions
 from ramet.core.policy.policy import Policy, from_json
+from ramet.core.policy.session_access import Inbound, SessionAddress, checked_inbound
 from ramet.core.replay.replay import TreeReplay
 from ramet.core.replay.run_replay import RunReplay
 from ramet.host.arguments import definitions_of
@@ -33,6 +34,7 @@ from ramet.host.journal.stored_events import location_of
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.serialize.recipes import agent_of
 from ramet.host.trees.factory import OpenTree, TreeOptions
+from ramet.host.trees.other_sessions import checked_sessions
 from ramet.host.trees.project import Project
 from ramet.models.messages import decode
 from ramet.spawn.birth.record import cwd_of, inheritable_names
@@ -71,6 +73,8 @@ class ResolvedInputs:
     gate: SafetyGate | None = None
     approver: Callable[..., Any] | None = None
     compaction: Compaction | Literal[False] | None = None
+    inbound: Inbound | None = None  #: None: the recorded one
+    other_sessions: Mapping[str, SessionAddress] | None = None  #: None: the recorded ones
 
     def model(self, name: str) -> BaseChatModel:
         """Return the model object of that name. Raises DefinitionMissing."""
@@ -104,6 +108,8 @@ class ResumeOptions(TypedDict, total=False):
     gate: SafetyGate | None
     approver: Callable[..., Any] | None
     compaction: Compaction | Literal[False] | None
+    inbound: Inbound | None
+    other_sessions: Mapping[str, SessionAddress] | None
 
 
 def resolve_inputs(
@@ -118,6 +124,8 @@ def resolve_inputs(
     gate: SafetyGate | None = None,
     approver: Callable[..., Any] | None = None,
     compaction: Compaction | Literal[False] | None = None,
+    inbound: Inbound | None = None,
+    other_sessions: Mapping[str, Any] | None = None,
 ) -> ResolvedInputs:
     """Return the supplied objects, with empty values for the missing ones. Raises InvalidValue for a wrong type."""
     check_model("llm", llm)
@@ -134,6 +142,8 @@ def resolve_inputs(
         gate=gate,
         approver=approver,
         compaction=compaction,
+        inbound=checked_inbound(inbound) if inbound is not None else None,
+        other_sessions=checked_sessions(other_sessions) if other_sessions is not None else None,
     )
 
 
@@ -206,6 +216,10 @@ class UnfinishedTree:
             number=about["number"],
             repeatable=about.get("repeatable", True),
             conversation=bool(about.get("conversation")),
+            inbound=supplied.inbound or about.get("inbound", "refuse"),
+            other_sessions=supplied.other_sessions
+            if supplied.other_sessions is not None
+            else msgspec.convert(about.get("other_sessions", {}), dict[str, SessionAddress]),
         )
 
 
@@ -343,6 +357,7 @@ def rebuild_runs(opened: OpenTree, replay: TreeReplay, supplied: ResolvedInputs)
         run = opened.tree.register.runs[RunId(each.id)]
         _check_gate(run, each)
         opened.inbox.restore(each, partial(_still_asks, run), run.context.emit)
+    opened.inbound.restore(replay.root)
     return root
 
 
