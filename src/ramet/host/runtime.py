@@ -24,6 +24,7 @@ from ramet.host.dynamic.state import HostState
 from ramet.host.journal.ttl import checked_keep
 from ramet.host.loop_thread import refuse_in_loop
 from ramet.host.recorded_runtime import RecordedRuntime
+from ramet.host.recovery.fork_points import share_files
 from ramet.host.recovery.resume import resolve_inputs
 from ramet.host.runtime_base import active_runtimes
 from ramet.host.safety.gate import SafetyGate
@@ -266,7 +267,9 @@ class AgentRuntime(RecordedRuntime):
         """
         gate = gate or self._gate_of(run)
         supplied = resolve_inputs(llm=llm, tools=tools, agents=agents, gate=gate)
-        point = await self._fork_point(run, at, supplied)
+        point, root = await self._fork_point(run, at, supplied), self.mint()
+        if self.journal is not None and not branch:
+            await share_files(self.journal, root, point.messages)
         return await self.spawn(
             point.agent,
             prompt,
@@ -277,6 +280,7 @@ class AgentRuntime(RecordedRuntime):
             history=() if branch else point.messages,
             gate=gate,
             state_owner=point.state_owner,
+            run=root,
             fork_of=run if branch else "",
             fork_at=at if branch else None,
         )

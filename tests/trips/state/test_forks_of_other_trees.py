@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pathlib
 from typing import Any
 
@@ -183,3 +184,37 @@ async def test_a_child_that_code_spawns_below_a_session_works_on_a_branch() -> N
         child = await session.spawn(SpawnRequest(agent=note_or_none, branch=True))
         assert (await child.result()).value == "first"
         assert f"main/{child.id}" in await (await runtime.dynamic.registries.state()).branches()
+
+
+may_delegate = asyncio.Event()
+
+
+async def leads_late() -> str:
+    """Spawn a delegate of its own namespace when allowed; return the delegate's id."""
+    await may_delegate.wait()
+    context = current()
+    assert context.tree is not None
+    child = await context.tree.spawn(context, SpawnRequest(agent=commits))
+    await child.result()
+    return child.id
+
+
+async def commits() -> None:
+    """Commit a note."""
+    await remember(f"by {current().run.id}")
+
+
+async def test_a_delegate_below_a_fork_creates_the_branch_that_a_kill_prevented() -> None:
+    """Otherwise the delegate's first commit would begin the branch without the state of the source."""
+    may_delegate.clear()
+    async with AgentRuntime(store=MemoryStore()) as runtime:
+        source = await runtime.spawn(commits)
+        await source.result()
+        fork = await runtime.spawn(leads_late, fork_of=source.id)
+        branch = await runtime.state(STATE, f"commits/{fork.id}")
+        await branch.delete()  # As if the process had been killed behind the record of the spawn.
+        may_delegate.set()
+        result = await fork.result()
+        history = await (await runtime.state(STATE, f"commits/{fork.id}")).history()
+
+    assert [each.author for each in history] == [result.value, source.id]
