@@ -163,16 +163,10 @@ def mount_roots_of(
     return services.placement.mount_roots(grant.mounts.paths)
 
 
-def server_grant(server: McpServer, parent: Grant, packages: Sequence[str] = ()) -> Grant:
-    """Return the grant of an MCP server in a sandbox of its own, with the folders of its packages that its agent sees.
-
-    Raises SpawnRefused for a right its agent lacks.
-    """
+def server_grant(server: McpServer, parent: Grant) -> Grant:
+    """Return the grant of an MCP server in a sandbox of its own. Raises SpawnRefused for a right its agent lacks."""
     assert server.policy is not None, "such a server has a policy"
-    grant = narrow(parent, server.policy)[0]
-    uncovered = rights.uncovered_mounts(parent.mounts.paths, packages)
-    added = rights.uncovered_mounts(grant.mounts.paths, tuple(each for each in packages if each not in uncovered))
-    return structs.replace(grant, readonly_mounts=(*grant.readonly_mounts, *added))
+    return narrow(parent, server.policy)[0]
 
 
 def _check_mounts(mounts: Mounts, roots: Mapping[str, str], services: TreePorts) -> None:

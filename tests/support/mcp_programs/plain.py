@@ -130,7 +130,7 @@ def work(request: Any, arguments: dict[str, Any], token: Any = None) -> None:
         if arguments.get("value") != "answer":
             send(id="e", method="elicitation/create", params={"message": "Sure?", "requestedSchema": SCHEMA})
             return
-    if MODE == "shows":
+    if MODE == "describes":
         shown = {"arguments": sys.argv[2:], "folder": str(pathlib.Path.cwd()), "pid": os.getpid()}
         return send(id=request, result=text(json.dumps(shown)))
     send(id=request, result=text(f"worked as of {STARTED[0]}"))

@@ -69,8 +69,8 @@ async def test_a_run_uses_the_login_of_its_user(
         assert await command("login") == 1
         assert "not started: ramet trust" in capsys.readouterr().err
         assert main(["trust", str(folder)]) == 0
-        refused = (await ask(whoami))[1]
-        assert refused == "the MCP server 'mcp' failed: it refused the connection (HTTP 401): see ramet mcp login mcp"
+        refusal = "the MCP server 'mcp' failed: it refused the connection (HTTP 401): see ramet mcp login mcp"
+        assert refusal in await ask(whoami), "whichever of the two servers failed first"
 
         capsys.readouterr()
         logging_in = asyncio.create_task(command("login"))

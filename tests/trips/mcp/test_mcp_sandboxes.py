@@ -33,11 +33,11 @@ async def test_a_server_has_a_sandbox_of_its_own(tmp_path: pathlib.Path, backend
     """A policy gives it less than its agent has; it takes a part of the agent's memory, and never more rights."""
     rights: dict[str, Any] = {"secrets": {"KEY": "k-12345", "OTHER": "o-12345"}, "env_vars": {"UNIT": "metres"}}
     policy = ramet.Policy(readonly_mounts=POLICY.readonly_mounts, memory_mb=512, **rights)
-    own = server("plain", "shows", "${KEY}", "${UNIT:-none}", "${OTHER:-none}", name="own")
+    own = server("plain", "describes", "${KEY}", "${UNIT:-none}", "${OTHER:-none}", name="own")
     own["policy"] = {"secrets": ["KEY"], "allowed_env_vars": [], "env_vars": {}, "memory_mb": 128, "cpu_cores": 0.2}
-    large = server("plain", "shows", name="large", policy={"memory_mb": 450, "cpu_cores": 0.2})
+    large = server("plain", "describes", name="large", policy={"memory_mb": 450, "cpu_cores": 0.2})
     broken = {"name": "broken", "command": "no-such-program", "policy": {"memory_mb": 64, "cpu_cores": 0.2}}
-    inside = server("plain", "shows", "${OTHER}", name="inside")
+    inside = server("plain", "describes", "${OTHER}", name="inside")
     show = {each: Call(f"mcp__{each}__work", {"value": "/"}) for each in ("own", "inside")}
     user = agent(own, inside, large, broken, policy=policy, tools=None)
     done = await talk(tmp_path, backend, user, show["own"], show["inside"])

@@ -36,16 +36,14 @@ class ServerToolCall(BaseTool):
         body = json_body(values, "arguments")
         answer = await self.link.ask_resettable(CallMcpTool, body, tool=self.name, call_id=call_id)
         reply = answer.as_(McpCallReply)
-        end = len(answer.body) - reply.definitions_size
-        if reply.definitions_size and call is not None:
-            call.context.tools = (*call.context.tools, *_tools(self.link, answer.body[end:]))
-        text_size = end if reply.text_size is None else reply.text_size
-        text = answer.body[:text_size].decode("utf-8", "replace")
+        text = answer.body[: reply.text_size].decode("utf-8", "replace")
+        if reply.has_definitions and call is not None:
+            call.context.tools = (*call.context.tools, *_tools(self.link, answer.body[reply.text_size :]))
         if reply.is_error:
             raise ToolException(text)
-        if reply.text_size is None:
+        if reply.text_size is None or reply.has_definitions:
             return text
-        return [{"type": "text", "text": text}, *msgspec.json.decode(answer.body[text_size:end])]
+        return [{"type": "text", "text": text}, *msgspec.json.decode(answer.body[reply.text_size :])]
 
     _arun.__annotations__.clear()  # LangChain looks for a RunnableConfig among them at each call
 

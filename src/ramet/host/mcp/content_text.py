@@ -1,4 +1,4 @@
-"""The text of what a server of the Model Context Protocol sends: bytes, such as an image, are only named."""
+"""The text of what a server of the Model Context Protocol sends: bytes are only named."""
 
 from __future__ import annotations
 
@@ -12,9 +12,13 @@ def text_of(block: types.ContentBlock) -> str:
             return block.text
         case types.ResourceLink():
             return f"[resource {block.uri}: {block.name}]"
+        case types.EmbeddedResource(resource=types.BlobResourceContents() as resource):
+            return f"[resource {resource.uri}, {len(resource.blob)} characters of base64]"
         case types.EmbeddedResource():
             return resource_text(block.resource)
-        case types.ImageContent() | types.AudioContent():
+        case types.ImageContent():
+            return f"[image of type {block.mime_type}, {len(block.data)} characters of base64]"
+        case types.AudioContent():
             return f"[{block.type} of type {block.mime_type}, {len(block.data)} characters of base64: not shown]"
 
 

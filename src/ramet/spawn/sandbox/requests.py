@@ -458,10 +458,13 @@ class GuestRequests:
     async def _call_mcp_tool(self, request: guest_to_host.CallMcpTool, body: bytes) -> Reply:
         result, definitions = await self.mcp.call(request, body)
         text = result.text.encode("utf-8", "replace")
-        if not result.files or result.is_error:
-            reply = answer_data.McpCallReply(is_error=result.is_error, definitions_size=len(definitions))
-            return Reply(reply, text + definitions)
-        return Reply(answer_data.McpCallReply(text_size=len(text)), text + msgspec.json.encode(result.files))
+        files = msgspec.json.encode(result.files) if result.files and not result.is_error else b""
+        if not definitions and not files:
+            return Reply(answer_data.McpCallReply(is_error=result.is_error), text)
+        reply = answer_data.McpCallReply(
+            is_error=result.is_error, text_size=len(text), has_definitions=bool(definitions)
+        )
+        return Reply(reply, text + (definitions or files))
 
     @property
     def refused_model_request(self) -> BudgetExceeded | None:

@@ -117,11 +117,14 @@ class HookReply(Struct, frozen=True, kw_only=True):
 
 
 class McpCallReply(Struct, frozen=True, kw_only=True):
-    """The kind of the result of a server's tool; the body is its text, its files, and definitions of tools, as JSON."""
+    """The kind of the result of a server's tool; the body is its text, then its files as JSON (inline blocks).
+
+    With `has_definitions`, definitions of tools follow the text: the run has these tools from now on.
+    """
 
     is_error: bool = False
-    text_size: int | None = None  #: bytes of the text; None: no file (an inline block) follows it
-    definitions_size: int = 0  #: bytes of the definitions of tools that the run has from now on
+    text_size: int | None = None  #: bytes of the text; None: nothing follows it
+    has_definitions: bool = False
 
 
 class Reply(Struct, frozen=True, kw_only=True):

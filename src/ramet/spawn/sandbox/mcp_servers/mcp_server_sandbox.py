@@ -19,7 +19,7 @@ from ramet.core.policy.policy import Grant
 from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
 from ramet.isolation.workspace.output import OutputStream
 from ramet.spawn.admission import ResourceShare
-from ramet.spawn.grants import server_grant
+from ramet.spawn.grants import server_grant, with_definition_mounts
 from ramet.spawn.mcp.server_connections import McpConnections
 from ramet.spawn.ports import Placement
 from ramet.spawn.run import Run
@@ -74,7 +74,11 @@ class _ServerSandbox:
     async def _run_to_end(self) -> str:
         run, parent = self._run, self._run.grant
         assert parent is not None, "an agent with servers works in a sandbox"
-        grant = server_grant(self._server, parent, self._package_folders())
+        grant = server_grant(self._server, parent)
+        if run.sandbox.mcp_packages is not None:  # Folders of its packages that the agent's sandbox has, too.
+            needed = run.sandbox.mcp_packages.mounts([self._server])
+            folders = [each for each in needed if each in run.sandbox.definition_mounts]
+            grant = with_definition_mounts(grant, folders, None)[0] or grant
         backend = await self._placement.backend(grant)
         if (await backend.probe()).remote:
             raise SpawnRefused("policy", "a server's own sandbox is on the machine of its kernel only", free=0)
@@ -86,10 +90,6 @@ class _ServerSandbox:
                     return await self._serve(sandbox)
                 finally:
                     await run_shielded(self._end(sandbox))
-
-    def _package_folders(self) -> tuple[str, ...]:
-        packages = self._run.sandbox.mcp_packages
-        return packages.mounts([self._server]) if packages is not None else ()
 
     async def _spec(self, grant: Grant, backend: Backend, stack: AsyncExitStack) -> SandboxSpec:
         run, folder = self._run, self._run.sandbox.folder
@@ -117,8 +117,8 @@ class _ServerSandbox:
         """Let the guest run the server; return why it ended."""
         streams = [OutputStream(os.dup(each)) for each in (sandbox.stdout, sandbox.stderr)]
         try:
-            await self._channel.open(sandbox.channel)
             program = self._run.sandbox.mcp_programs.get(self._server.name, self._server)
+            await self._channel.open(sandbox.channel)
             await self._channel.send(host_to_guest.StartMcpServer(server=program.as_guest_data()))
             await wait_result(RunningSandbox(sandbox, self._channel))
             return classify_exit(await sandbox.kill(0)).message
