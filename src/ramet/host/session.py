@@ -608,10 +608,9 @@ class Session(Generic[T]):
         return tree.handle(tree.register.find(target))
 
     async def spawn(self, request: SpawnRequest) -> Handle:
-        """Spawn a child of the root from code. Raises SpawnRefused."""
+        """Spawn a child of the root from code. Raises SpawnRefused, and Unknown for an unknown run to fork."""
         await self.start()
-        tree = self._open_tree.tree
-        return tree.handle(await tree.spawner.spawn(self._root, request))
+        return await self._open_tree.tree.spawn_below(self._root, request)
 
     def reload(self) -> bool:
         """Read changed definition files again; return True if any has changed. New spawns use the new definitions."""

@@ -41,7 +41,7 @@ from ramet.wire.guest_protocol.guest_to_host import UseState
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import AIMessageChunk
+    from langchain_core.messages import AIMessageChunk, BaseMessage
     from langchain_core.tools import BaseTool
 
 #: Seconds that a cancelled run has to end before it is fenced off.
@@ -179,6 +179,16 @@ class SessionPort(Protocol):
         """
 
 
+class ForkSource(NamedTuple):
+    """The messages and the state of a run as of an event, from which a run of another tree begins."""
+
+    messages: tuple[BaseMessage, ...]  #: empty for a run without a conversation
+    place: str  #: the namespace of its state
+    begins_at: str  #: the commit of its state; empty if it had none
+    owner: str  #: of the states of its tree
+    is_gated: bool  #: its tree has a safety gate
+
+
 @dataclass(frozen=True, kw_only=True)
 class TreePorts:
     """The ports of one tree."""
@@ -227,4 +237,6 @@ class TreePorts:
     authoring: Authoring | None = None  #: None: agents cannot create agents
     results: Results | None = None  #: of equal calls; None: no result is reused
     memory: Memory | None = None  #: None: agents keep no state
+    #: reads a recorded run as of an event, for a fork in the tree of this root; None: no run of other trees is readable
+    fork_source: Callable[[RunId, str, int | None], Awaitable[ForkSource]] | None = None
     git: Git = field(default_factory=Git)  #: makes worktrees; by default it trusts no repository

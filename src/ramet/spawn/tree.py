@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from ramet.concurrency.deadline import wait_with_timeout
+from ramet.concurrency.slots import Slot
 from ramet.core.errors import Denied, InvalidValue, MailRefused, Unknown
 from ramet.core.events import MovedToBackground
 from ramet.core.ids import CallId
@@ -16,6 +17,7 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Result, Status
 from ramet.core.policy.session_access import SESSION_PREFIX
 from ramet.core.tool_names import SEND_MESSAGE
+from ramet.spawn.birth.forked_request import forked_request
 from ramet.spawn.birth.plan import spawnable
 from ramet.spawn.birth.record import key_of, restore_counters, with_dedupe_key
 from ramet.spawn.birth.spawner import Spawner
@@ -77,9 +79,28 @@ class RunTree:
         known = self.register.known_spawns.pop((run.info.id, key_of(request)), None)
         if known is not None and (not request.call_id or known.request.prompt == request.prompt):
             return await self._handle_of_child(known)  # The same call requested it in a process that has ended.
+        return await self.spawn_below(run, request, parent.slot)
+
+    async def spawn_below(self, parent: Run, request: SpawnRequest, slot: Slot | None = None) -> Handle:
+        """Spawn a child of a run. Without a `slot` the tree's owner requests it. Raises like `spawn`."""
+        check_request(request)
         if request.branch:
-            request = dataclasses.replace(request, begins_at=await self._memory().begins_at(run))
-        return await self._handle_of_child(await self.spawner.spawn(run, request, parent.slot))
+            request = dataclasses.replace(request, begins_at=await self._memory().begins_at(parent))
+        if request.fork_of:
+            request = await self._with_fork_source(parent, request)
+        return await self._handle_of_child(await self.spawner.spawn(parent, request, slot))
+
+    async def _with_fork_source(self, parent: Run, request: SpawnRequest) -> SpawnRequest:
+        """Return a request for a fork of a run of another tree with what it begins with.
+
+        Raises Unknown, InvalidValue, and DefinitionMissing if only the other tree has a safety gate.
+        """
+        services = self.register.services
+        if services.fork_source is None:
+            raise InvalidValue("fork_of", request.fork_of, "no run: without a journal, runs are not recorded")
+        owner = self.register.runs[parent.info.root].request.state_owner
+        source = await services.fork_source(parent.info.root, request.fork_of, request.fork_at)
+        return forked_request(request, source, owner=owner, is_gated=services.safety is not None)
 
     async def _handle_of_child(self, child: Run) -> Handle:
         """Return the handle of a child, after creating the branch that the child works on."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import NoneType
@@ -54,7 +54,7 @@ from ramet.host.trees.project import git_of
 from ramet.host.trees.prompts import Prompts
 from ramet.host.trees.spill import Spill
 from ramet.spawn.limits.limit_answers import LimitAnswers
-from ramet.spawn.ports import Decide, TreePorts
+from ramet.spawn.ports import Decide, ForkSource, TreePorts
 from ramet.spawn.tree import RunTree
 
 #: Assumed context window, in tokens, of a model that does not state one.
@@ -141,6 +141,7 @@ class TreeFactory:
     telemetry: Telemetry
     dynamic: DynamicAgents
     journal: Journal | None = None
+    fork_source: Callable[[RunId, str, int | None], Awaitable[ForkSource]] | None = None  #: None: nothing is recorded
     audit: Audit | None = None
     notifier: Notifier | None = None
     keep_s: float | None = None
@@ -245,6 +246,7 @@ class TreeFactory:
             store_blob=blobs.writer,
             load_blob=blobs.reader,
             memory=HostState(self.dynamic.registries),
+            fork_source=self.fork_source,
             after=recorder.when_durable,
             authoring=HostAuthoring(self.dynamic),
             results=self.results,
