@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from ramet.core.outcome import Usage as Usage
     from ramet.core.policy.policy import Isolation as Isolation
     from ramet.core.policy.policy import Policy as Policy
+    from ramet.core.policy.session_access import SessionAddress as SessionAddress
     from ramet.host.observability.logs import setup_logging as setup_logging
     from ramet.host.registry import AGENT_REGISTRY as AGENT_REGISTRY
     from ramet.host.runtime import AgentRuntime as AgentRuntime
@@ -72,6 +73,7 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "core.media.attachment": ("Attachment",),
         "core.outcome": ("AgentResult", "Artifact", "Result", "Status", "StepFailure", "Usage"),
         "core.policy.policy": ("Isolation", "Policy"),
+        "core.policy.session_access": ("SessionAddress",),
         "host.observability.logs": ("setup_logging",),
         "host.registry": ("AGENT_REGISTRY",),
         "host.runtime": ("AgentRuntime",),

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import wait_with_timeout
@@ -98,6 +98,16 @@ class _RestoredEntry(NamedTuple):
     emit: EmitEvent
 
 
+class HeldMessages(Protocol):
+    """Messages of other sessions that wait until a person lets them through."""
+
+    def entries(self) -> list[Pending]:
+        """Return the held messages."""
+
+    def answer(self, id: str, allowed: bool, reason: str) -> bool:
+        """Deliver or refuse a held message, and record that; return False if there is none of this id."""
+
+
 #: Answers at once, in place of a person. Only True approves; a synchronous approver is called in a thread.
 Approver = Callable[[Pending], bool | Awaitable[bool]]
 
@@ -116,6 +126,7 @@ class Inbox:
         "_restored_entries",
         "_timeout_s",
         "_used_ids",
+        "held_messages",
         "limits",
     )
 
@@ -141,13 +152,15 @@ class Inbox:
         self._used_ids: set[str] = set()  #: ids: an answer is valid for one question, even if call ids are reused
         self._recording_ids: set[str] = set()  #: ids: the answer is being recorded
         self._close_reason: str | None = None
+        self.held_messages: HeldMessages | None = None  #: of other sessions to the root; None: there are none
         self.limits: LimitAnswers | None = None  #: of the tree; None: the inbox has questions only
 
     @property
     def pending(self) -> tuple[Pending, ...]:
         """The pending questions, and the runs that wait at limits, oldest first."""
         restored_entries = [each.entry for each in self._restored_entries.values() if self._can_be_answered(each)]
-        questions = (*restored_entries, *(each.entry for each in self._pending_entries.values()))
+        held = self.held_messages.entries() if self.held_messages is not None else ()
+        questions = (*restored_entries, *(each.entry for each in self._pending_entries.values()), *held)
         if self.limits is None:
             return questions
         costed = [replace(each, usage=self.limits.usage_of(each.run)) for each in questions]
@@ -176,6 +189,9 @@ class Inbox:
         restored_entry = self._restored_entries.get(approval_id)
         if question is None and restored_entry is not None and self._can_be_answered(restored_entry):
             question = restored_entry
+        held = self.held_messages
+        if question is None and held is not None and held.answer(approval_id, allowed, reason[:MAX_TEXT]):
+            return None
         if question is None and self.limits is not None and self.limits.find_run(approval_id) is not None:
             return self.limits.approve(approval_id) if allowed else self.limits.deny(approval_id, reason)
         if question is None:

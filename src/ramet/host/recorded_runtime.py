@@ -12,15 +12,8 @@ from ramet.host.dynamic.time_travel import memory_events, recorded_events, state
 from ramet.host.journal.blobs import read_blob
 from ramet.host.journal.ttl import set_keep
 from ramet.host.recovery.failover import FailoverTask
-from ramet.host.recovery.resume import (
-    ForkPoint,
-    ResolvedInputs,
-    ResumeOptions,
-    fork_point,
-    orphaned_trees,
-    point_of_run,
-    resolve_inputs,
-)
+from ramet.host.recovery.fork_points import ForkPoint, fork_point, point_of_run
+from ramet.host.recovery.resume import ResolvedInputs, ResumeOptions, orphaned_trees, resolve_inputs
 from ramet.host.recovery.takeover import Takeover, claim_orphans, resume_all
 from ramet.host.retention.results import check_not_expired, recorded_result
 from ramet.host.runtime_base import RuntimeBase

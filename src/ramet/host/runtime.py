@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pathlib
 from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
@@ -12,20 +13,24 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from ramet.agent.composition.steps import nesting_depth
 from ramet.agent.definition import Agent
 from ramet.core.arguments import check_instance
+from ramet.core.errors import InvalidValue
 from ramet.core.limits import Limits, SpawnLimits
 from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.core.outcome import AgentResult
 from ramet.core.policy.policy import Policy, resolve_root_policy
 from ramet.host.arguments import check_messages
 from ramet.host.dynamic.agents import ref_of
+from ramet.host.dynamic.state import HostState
 from ramet.host.journal.ttl import checked_keep
 from ramet.host.loop_thread import refuse_in_loop
 from ramet.host.recorded_runtime import RecordedRuntime
+from ramet.host.recovery.fork_points import share_files
 from ramet.host.recovery.resume import resolve_inputs
 from ramet.host.runtime_base import active_runtimes
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandbox.handle import AgentHandle, output_callback, wait_or_cancel
 from ramet.host.trees.factory import TreeOptions
+from ramet.spawn.birth.forked_request import forked_request
 from ramet.spawn.birth.plan import as_agent, check_prompt
 from ramet.spawn.handle import Handle
 from ramet.tools.agents.agents import spawning_tools
@@ -95,6 +100,8 @@ class AgentRuntime(RecordedRuntime):
         repeatable: bool = True,
         state_owner: str = "",
         stdio: tuple[int, ...] = (),
+        fork_of: str = "",
+        fork_at: int | None = None,
     ) -> Handle:
         """Start a tree of one agent or function and return at once; the tree closes when its last run has ended.
 
@@ -105,8 +112,14 @@ class AgentRuntime(RecordedRuntime):
         tree belong to that owner, whatever the names of its agents are. `stdio` has the descriptors of a program that
         the root starts in its sandbox: see `ramet.guest.terminal.program_process`.
 
+        With `fork_of`, a recorded run of any tree, the root begins with the messages and the state of that run, as of
+        the event numbered `fork_at`, or of the newest. The state is a branch, which has the id of the new run, so that
+        the other run and its state do not change. The new tree has the other tree's `state_owner`, and needs a gate if
+        the other tree has one.
+
         Raises InvalidValue, NotShippable, IsolationUnavailable, SpawnRefused if the policy adapter refuses, and
-        NoWorktree for a root that is to work in a clone of a repository if that cannot be made.
+        NoWorktree for a root that is to work in a clone of a repository if that cannot be made. With `fork_of` raises
+        Unknown for a run that is not recorded, and DefinitionMissing for a missing gate.
         """
         definition = as_agent(agent)
         if definition.ref is None and (definition.capabilities or definition.tasks):
@@ -130,7 +143,17 @@ class AgentRuntime(RecordedRuntime):
             import_dir=import_dir,
             state_owner=state_owner,
             stdio=stdio,
+            agent=definition if fork_of else None,
+            fork_of=fork_of,
+            fork_at=fork_at,
         )
+        if fork_of:
+            if history:
+                raise InvalidValue("history", f"{len(history)} messages", "none with fork_of, whose messages it is")
+            gate, run = gate or self._gate_of(fork_of), run or self.mint()
+            request = await self._forked(request, run, is_gated=gate is not None)
+            if definition.function is None and definition.external is None:
+                history = request.history
         if not history:
             check_prompt(definition, prompt)
         opened = self.open_tree(
@@ -157,7 +180,15 @@ class AgentRuntime(RecordedRuntime):
         self.keep(opened, root)
         opened.tree.supervisor.prompt(root, HumanMessage(content=prompt) if prompt else None)
         self._close_with(root)
+        if request.begins_at:
+            await HostState(self.dynamic.registries).branch(root)  # The root's own requests create it, too.
         return opened.tree.handle(root)
+
+    async def _forked(self, request: SpawnRequest, root: str, *, is_gated: bool) -> SpawnRequest:
+        source = await self._fork_source(root, request.fork_of, request.fork_at)
+        if not request.state_owner:
+            request = dataclasses.replace(request, state_owner=source.owner)
+        return forked_request(request, source, owner=request.state_owner, is_gated=is_gated)
 
     async def start_agent(
         self,
@@ -224,16 +255,21 @@ class AgentRuntime(RecordedRuntime):
         agents: Sequence[Agent | Mapping[str, Any]] = (),
         limits: Limits | None = None,
         gate: SafetyGate | None = None,
+        branch: bool = False,
     ) -> Handle:
         """Start a tree with the messages of an old run up to the event numbered `at`, or with all of them.
 
-        The old run, active or ended, is not affected. A fork of a tree with a gate has a gate: the given `gate`, or the
-        gate of the tree, if the tree is here. Raises Unknown for a run that is not recorded, DefinitionMissing for a
-        needed object that is not supplied, InvalidValue for a run without a conversation.
+        The old run, active or ended, is not affected. Both runs then work on the newest state of their agent; with
+        `branch`, the new run works on a branch of the state as of that event, as with `fork_of` of `spawn`. A fork of a
+        tree with a gate has a gate: the given `gate`, or the gate of the tree, if the tree is here. Raises Unknown for
+        a run that is not recorded, DefinitionMissing for a needed object that is not supplied, InvalidValue for a run
+        without a conversation.
         """
         gate = gate or self._gate_of(run)
         supplied = resolve_inputs(llm=llm, tools=tools, agents=agents, gate=gate)
-        point = await self._fork_point(run, at, supplied)
+        point, root = await self._fork_point(run, at, supplied), self.mint()
+        if self.journal is not None and not branch:
+            await share_files(self.journal, root, point.messages)
         return await self.spawn(
             point.agent,
             prompt,
@@ -241,9 +277,12 @@ class AgentRuntime(RecordedRuntime):
             agents=self.open_project(point.cwd, supplied.agents),
             cwd=point.cwd,
             limits=limits,
-            history=point.messages,
+            history=() if branch else point.messages,
             gate=gate,
             state_owner=point.state_owner,
+            run=root,
+            fork_of=run if branch else "",
+            fork_at=at if branch else None,
         )
 
     # ---- for programs without an event loop

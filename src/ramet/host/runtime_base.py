@@ -15,10 +15,12 @@ from ramet.agent.definition import Agent
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.concurrency.timers import TimerQueue
 from ramet.core.arguments import check_instance
+from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.ids import RunId, run_id
 from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.disk.state_folder import checked_state_folder, state_folder
 from ramet.host.arguments import check_runtime
+from ramet.host.control.session_messages import pass_message
 from ramet.host.control.socket import ControlSocket
 from ramet.host.dynamic.agents import DynamicAgents
 from ramet.host.external.program_finder import ProgramFinder
@@ -36,6 +38,7 @@ from ramet.host.observability.stalls import StallWatch
 from ramet.host.observability.telemetry import Telemetry
 from ramet.host.policy_adapters.adapter import TIMEOUT_S, PolicyAdapter, PolicyDecider
 from ramet.host.recovery.failover import FailoverTask
+from ramet.host.recovery.fork_points import recorded_fork_source
 from ramet.host.retention.janitor import RetentionJob
 from ramet.host.sandbox.sandboxes import BackendName, Sandboxes
 from ramet.host.trees.factory import OpenTree, TreeFactory, TreeOptions
@@ -44,7 +47,7 @@ from ramet.host.trees.project import Project
 from ramet.isolation.contract import Backend
 from ramet.isolation.workspace.folder_retention import FolderLimits
 from ramet.spawn.handle import Handle
-from ramet.spawn.ports import GRACE_S
+from ramet.spawn.ports import GRACE_S, ForkSource
 from ramet.spawn.run import Run
 from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
@@ -140,6 +143,7 @@ class RuntimeBase:
             notifier=self.notifier,
             results=KeptResults(self.journal, self.clock),
             decide=self._decide,
+            pass_message=pass_message,
             gateway=self.gateway,
             forwarder=self._forwarder,
             programs=ProgramFinder(),
@@ -155,6 +159,7 @@ class RuntimeBase:
             keep_s=checked_keep(keep_results_seconds),
             watch=watch,
             timers=TimerQueue(self.clock),
+            fork_source=self._fork_source if self.journal is not None else None,
         )
         self._trees = Trees(factory, self.journal, self.clock, keep_trees)
         self._failover: FailoverTask | None = None
@@ -231,6 +236,15 @@ class RuntimeBase:
     def trees(self) -> Mapping[RunId, OpenTree]:
         """The open trees by the id of their root; read only."""
         return self._trees.open_trees()
+
+    async def _fork_source(self, root: str, run: str, at: int | None) -> ForkSource:
+        """Return what a fork of a recorded run in the tree of `root` begins with. Raises Unknown, InvalidValue."""
+        if self.journal is None:
+            raise InvalidValue("fork_of", run, "no run: without a journal, runs are not recorded")
+        await self.open_store()
+        with suppress(Unknown):
+            await self.get(run).run.context.wait_persisted()
+        return await recorded_fork_source(self.journal, self.dynamic.registries, root, run, at)
 
     def mint(self) -> RunId:
         """Return an id for a root that will be spawned, for a caller that records the id before calling `spawn`."""

@@ -34,6 +34,7 @@ from ramet.core.media.attachment import Attachment, check_attachments
 from ramet.core.media.blocks import attachment_blocks
 from ramet.core.outcome import Result, Status, T, Usage
 from ramet.core.policy.policy import Policy, secrets_of, variables_of
+from ramet.core.policy.session_access import Inbound, SessionAddress, checked_inbound
 from ramet.host.approvals import Inbox
 from ramet.host.arguments import check_messages, definitions_of
 from ramet.host.dynamic.agents import ref_of
@@ -45,6 +46,7 @@ from ramet.host.sandbox.sandboxes import BackendName
 from ramet.host.session_ids import checked_session_id
 from ramet.host.sessions.trees import Beginning, Conversation, resume
 from ramet.host.trees.factory import OpenTree, SyncTools, TreeOptions, read_only_policy
+from ramet.host.trees.other_sessions import NO_SESSIONS, checked_sessions
 from ramet.host.trees.pauses import wait_until_paused
 from ramet.host.trees.project import Project
 from ramet.host.trees.turn_stream import TurnStream
@@ -87,7 +89,10 @@ class Session(Generic[T]):
     Every tool call of the tree must pass the `gate`, if there is one. A `history` begins a new session; with one, a
     `session_id` that is recorded is refused. With a `state_owner`, an agent of a server, the states of the tree belong
     to that owner, whatever the names of its agents are. With `mentions`, an agent type that a prompt mentions
-    (`@reviewer`) is spawned in that turn, whatever the model says. `verbose` prints on stderr what the agents do.
+    (`@reviewer`) is spawned in that turn, whatever the model says. `inbound` says what happens to messages of other
+    sessions of the user; the root may write to those in `other_sessions`, by the names there.
+
+    `verbose` prints on stderr what the agents do.
     """
 
     _paused_turn: asyncio.Future[Result[T]] | None = None  #: of a turn that `ask` left while it was paused
@@ -124,10 +129,13 @@ class Session(Generic[T]):
         history: Sequence[BaseMessage] = (),
         state_owner: str = "",
         mentions: bool = False,
+        inbound: Inbound = "refuse",
+        other_sessions: Mapping[str, SessionAddress | str | os.PathLike[str]] = NO_SESSIONS,
         verbose: bool = False,
     ) -> None:
         _check_arguments(llm, model, limits, runtime, root_policy, history)
         check_bool("mentions", mentions)
+        inbound, addresses = checked_inbound(inbound), checked_sessions(other_sessions)
         self._mentions = mentions
         if verbose:
             show_logs(verbose=True)
@@ -165,6 +173,8 @@ class Session(Generic[T]):
                 gate=gate,
                 permissions=self.project.permissions,
                 conversation=True,
+                inbound=inbound,
+                other_sessions=addresses,
             ),
             agent=root,
             tools=(*tools, *(spawning_tools() if spawn else ())),
@@ -188,6 +198,8 @@ class Session(Generic[T]):
                 gate=gate,
                 approver=approver,
                 compaction=compaction,
+                inbound=inbound,
+                other_sessions=addresses,
             ),
         )
         self._conversation: Conversation | None = None
@@ -214,13 +226,16 @@ class Session(Generic[T]):
         approver: Callable[..., Any] | None = None,
         compaction: Compaction | Literal[False] | None = None,
         mentions: bool = False,
+        inbound: Inbound | None = None,
+        other_sessions: Mapping[str, SessionAddress | str | os.PathLike[str]] | None = None,
         prepare: Callable[[Run], None] | None = None,
     ) -> Self:
         """Resume a recorded conversation, by its `session_id` or its root's id.
 
         A conversation whose session was closed waits for its next prompt. A conversation whose process was killed
         continues in the middle of its turn at once: `send`, `events` and `wait_for_turn` work meanwhile. The recorded
-        agent, limits and policies apply, and the recorded usage still counts. Before anything begins, `prepare` may
+        agent, limits and policies apply, and the recorded usage still counts; so do the recorded `inbound` and
+        `other_sessions`, unless they are given. Before anything begins, `prepare` may
         change the properties of the root that are not recorded.
 
         Raises Unknown, which names similar ids; BusyError or OwnedElsewhere if the conversation is open already; and
@@ -244,6 +259,8 @@ class Session(Generic[T]):
                 gate=gate,
                 approver=approver,
                 compaction=compaction,
+                inbound=inbound,
+                other_sessions=checked_sessions(other_sessions) if other_sessions is not None else None,
                 prepare=prepare,
             )
         except BaseException:
@@ -591,10 +608,9 @@ class Session(Generic[T]):
         return tree.handle(tree.register.find(target))
 
     async def spawn(self, request: SpawnRequest) -> Handle:
-        """Spawn a child of the root from code. Raises SpawnRefused."""
+        """Spawn a child of the root from code. Raises SpawnRefused, and Unknown for an unknown run to fork."""
         await self.start()
-        tree = self._open_tree.tree
-        return tree.handle(await tree.spawner.spawn(self._root, request))
+        return await self._open_tree.tree.spawn_below(self._root, request)
 
     def reload(self) -> bool:
         """Read changed definition files again; return True if any has changed. New spawns use the new definitions."""

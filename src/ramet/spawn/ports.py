@@ -41,7 +41,7 @@ from ramet.wire.guest_protocol.guest_to_host import UseState
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import AIMessageChunk
+    from langchain_core.messages import AIMessageChunk, BaseMessage
     from langchain_core.tools import BaseTool
 
 #: Seconds that a cancelled run has to end before it is fenced off.
@@ -169,6 +169,26 @@ class Memory(Protocol):
         """Create the branch that a run was spawned to work on; idempotent."""
 
 
+class SessionPort(Protocol):
+    """Other sessions of the same user, which the root of a tree may write to."""
+
+    async def send(self, run: Run, to: str, text: str) -> str:
+        """Send a message of the root, and return what happened to it.
+
+        Raises Unknown, InvalidValue or MailRefused.
+        """
+
+
+class ForkSource(NamedTuple):
+    """The messages and the state of a run as of an event, from which a run of another tree begins."""
+
+    messages: tuple[BaseMessage, ...]  #: empty for a run without a conversation
+    place: str  #: the namespace of its state
+    begins_at: str  #: the commit of its state; empty if it had none
+    owner: str  #: of the states of its tree
+    is_gated: bool  #: its tree has a safety gate
+
+
 @dataclass(frozen=True, kw_only=True)
 class TreePorts:
     """The ports of one tree."""
@@ -196,6 +216,7 @@ class TreePorts:
     withdraw_restored: Callable[[RunId], None] | None = None  #: closes questions that a run will not ask again
     safety: Safety | None = None  #: of every run, whatever it or its parent requests; None: there are no votes on calls
     decide: Decide | None = None  #: asks the host's policy adapter about each spawn; None: there is none
+    other_sessions: SessionPort | None = None  #: None: the tree may write to no other session
     permissions: Permissions = NO_PERMISSIONS  #: rules of settings files, for every run
     compaction: Callable[[int | None], Compaction | None] = lambda _: None  #: for a model's window
     watch: Watch = NO_WATCH  #: of a root, unless it has its own
@@ -216,4 +237,6 @@ class TreePorts:
     authoring: Authoring | None = None  #: None: agents cannot create agents
     results: Results | None = None  #: of equal calls; None: no result is reused
     memory: Memory | None = None  #: None: agents keep no state
+    #: reads a recorded run as of an event, for a fork in the tree of this root; None: no run of other trees is readable
+    fork_source: Callable[[RunId, str, int | None], Awaitable[ForkSource]] | None = None
     git: Git = field(default_factory=Git)  #: makes worktrees; by default it trusts no repository

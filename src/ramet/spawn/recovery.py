@@ -63,6 +63,10 @@ if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
 
+#: What a spawn's record says about the place of the states of a run and of those below it.
+STATE_FIELDS = ("begins_at", "fork_place", "state_owner")
+
+
 @dataclass(frozen=True, kw_only=True)
 class ResumeInputs:
     """The objects, by name, that only a process can supply."""
@@ -238,7 +242,7 @@ def _restore_run(
         # An ended run is only looked at. It needs only the fields that say where the states below it are.
         agent, cwd, toolset = _ended_agent(replay), pathlib.Path(spawn_data.get("cwd", ".")), Toolset(())
         grant, bound, missing = None, None, ()
-        state_fields = {name: value for name, value in spawn_data.items() if name in ("begins_at", "state_owner")}
+        state_fields = {name: value for name, value in spawn_data.items() if name in STATE_FIELDS}
         request = request_of(
             state_fields, None, prompt=spawn_event.prompt, description=spawn_event.description, name=spawn_event.name
         )

@@ -100,6 +100,8 @@ def key_of(run: Run, recipe: Callable[[Agent], dict[str, Any]]) -> str | None:
         return None
     if run.worktree is not None or run.sandbox.clone is not None:
         return None
+    if request.fork_place:  # Its state is an input, too.
+        return None
     if request.late_args is not None:  # Read later, when the function is called.
         return None
     policy = run.grant or run.step_ceiling

@@ -9,11 +9,15 @@ from contextlib import suppress
 from typing import Any
 
 from ramet.concurrency.deadline import wait_with_timeout
-from ramet.core.errors import Denied, MailRefused, Unknown
+from ramet.concurrency.slots import Slot
+from ramet.core.errors import Denied, InvalidValue, MailRefused, Unknown
 from ramet.core.events import MovedToBackground
 from ramet.core.ids import CallId
 from ramet.core.limits import SpawnLimits
 from ramet.core.outcome import Result, Status
+from ramet.core.policy.session_access import SESSION_PREFIX
+from ramet.core.tool_names import SEND_MESSAGE
+from ramet.spawn.birth.forked_request import forked_request
 from ramet.spawn.birth.plan import spawnable
 from ramet.spawn.birth.record import key_of, restore_counters, with_dedupe_key
 from ramet.spawn.birth.spawner import Spawner
@@ -31,6 +35,7 @@ from ramet.spawn.watches.run_waits import view_of
 from ramet.tools.agents.report_framing import report
 from ramet.tools.context import ToolUseContext, current_call
 from ramet.tools.decisions import PeerRequest
+from ramet.tools.permission_checks import rule_on_call
 from ramet.tools.run_info import MonitorReport, RunView, StopReceipt
 from ramet.tools.spawn_request import CreationReceipt, SpawnHandle, SpawnRequest, check_request
 from ramet.wire.guest_protocol.answer_data import StateReply
@@ -74,9 +79,28 @@ class RunTree:
         known = self.register.known_spawns.pop((run.info.id, key_of(request)), None)
         if known is not None and (not request.call_id or known.request.prompt == request.prompt):
             return await self._handle_of_child(known)  # The same call requested it in a process that has ended.
+        return await self.spawn_below(run, request, parent.slot)
+
+    async def spawn_below(self, parent: Run, request: SpawnRequest, slot: Slot | None = None) -> Handle:
+        """Spawn a child of a run. Without a `slot` the tree's owner requests it. Raises like `spawn`."""
+        check_request(request)
         if request.branch:
-            request = dataclasses.replace(request, begins_at=await self._memory().begins_at(run))
-        return await self._handle_of_child(await self.spawner.spawn(run, request, parent.slot))
+            request = dataclasses.replace(request, begins_at=await self._memory().begins_at(parent))
+        if request.fork_of:
+            request = await self._with_fork_source(parent, request)
+        return await self._handle_of_child(await self.spawner.spawn(parent, request, slot))
+
+    async def _with_fork_source(self, parent: Run, request: SpawnRequest) -> SpawnRequest:
+        """Return a request for a fork of a run of another tree with what it begins with.
+
+        Raises Unknown, InvalidValue, and DefinitionMissing if only the other tree has a safety gate.
+        """
+        services = self.register.services
+        if services.fork_source is None:
+            raise InvalidValue("fork_of", request.fork_of, "no run: without a journal, runs are not recorded")
+        owner = self.register.runs[parent.info.root].request.state_owner
+        source = await services.fork_source(parent.info.root, request.fork_of, request.fork_at)
+        return forked_request(request, source, owner=owner, is_gated=services.safety is not None)
 
     async def _handle_of_child(self, child: Run) -> Handle:
         """Return the handle of a child, after creating the branch that the child works on."""
@@ -128,8 +152,12 @@ class RunTree:
     ) -> str:
         """Deliver a message of this run; `dedupe_s` is that of `deliver`.
 
-        Raises Unknown, MailRefused or InvalidValue.
+        Raises Unknown, MailRefused, InvalidValue, or Denied for a message to another session.
         """
+        if to.startswith(SESSION_PREFIX):
+            if notify_when_idle or dedupe_s is not None:
+                raise InvalidValue("to", to, "an agent of this session, with notify_when_idle or dedupe_s")
+            return await self._send_to_session(self._run_of(sender), to, text)
         target = self.register.find(to, self._run_of(sender))
         if target.info.id == sender.run.id:
             raise MailRefused(to, "that is yourself")
@@ -141,6 +169,16 @@ class RunTree:
         return self.post.deliver(
             target, text, sender=sender.run.path, kind="agent", request_id=request_key, notify=notify, dedupe_s=dedupe_s
         )
+
+    async def _send_to_session(self, sender: Run, to: str, text: str) -> str:
+        if sender.parent is not None:
+            raise Denied("message to another session", "only the first agent of a session may send one")
+        if (sessions := self.register.services.other_sessions) is None:
+            raise Unknown("session", to)
+        ruling = rule_on_call(sender.context, SEND_MESSAGE, {"to": to, "message": text})
+        if ruling.verdict == "deny":  # Here as well: the loop of a sandbox, which applies the rules, may be hostile.
+            raise Denied("message to another session", ruling.reason)
+        return await sessions.send(sender, to, text)
 
     async def ask_peer(self, asker: ToolUseContext, request: PeerRequest) -> str:
         """Execute a request of this run to its lead or a peer.

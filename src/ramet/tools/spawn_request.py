@@ -41,7 +41,11 @@ class SpawnRequest(metaclass=KnownFields):
     isolation: str | None = None
     cwd: str | None = None
     branch: bool = False  #: its state is a branch of its parent's, which is unchanged until it merges
+    fork_of: str = ""  #: a recorded run of any tree, whose messages and, on a branch, state it begins with
+    fork_at: int | None = None  #: as of the event of this number in that run's tree; None: the newest event
     begins_at: str = ""  #: the commit at which the branch begins; set by the host
+    fork_place: str = ""  #: the namespace of the state of `fork_of`; set by the host
+    history: tuple[Any, ...] = ()  #: the messages of `fork_of`; set by the host
     limits: Limits = NO_LIMITS
     watch: Watch = NO_WATCH  #: what is not set is inherited
     policy: Policy | None = None  #: with a policy, it runs in a sandbox; a child of a sandboxed run always does
@@ -65,12 +69,22 @@ class SpawnRequest(metaclass=KnownFields):
         check_instance("watch", self.watch, Watch, "ramet.Watch")
         check_instance("policy", self.policy, (Policy, NoneType), "ramet.Policy")
         check_callable("on_output", self.on_output)
+        self._check_fork()
         if self.state_owner:
             checked_name("state_owner", self.state_owner)
         if len(self.stdio) not in (0, 1, 3) or (self.stdio and self.policy is None):
             raise InvalidValue("stdio", self.stdio, "a descriptor of a terminal, or three of pipes, and a policy")
         if self.mode not in (None, "fresh", "fork"):
             raise InvalidValue("mode", self.mode, "'fresh', 'fork', or None")
+
+    def _check_fork(self) -> None:
+        check_text("fork_of", self.fork_of)
+        at = self.fork_at
+        if at is not None and (not self.fork_of or isinstance(at, bool) or not isinstance(at, int) or at < 1):
+            raise InvalidValue("fork_at", at, "the number of an event of the tree of fork_of, from 1, or None")
+        if self.fork_of and (self.branch or self.mode == "fork" or (self.agent is None and not self.subagent_type)):
+            expected = "a run, with an agent or a subagent_type, and without branch=True or mode='fork'"
+            raise InvalidValue("fork_of", self.fork_of, expected)
 
 
 def check_request(request: object) -> None:

@@ -220,7 +220,11 @@ async def test_after_a_kill_and_a_fork_the_model_gets_the_same_images(tmp_path: 
                 untrusted_message({"type": "human", "content": [content[1]]})
             async with await ramet.Session.fork(old, model, runtime=runtime, session_id="copy") as fork:
                 copy = fork.id
-        assert images == [base64_of(png()), base64_of(png(shade=8))]
+                first, second = ScriptedModel(["Skies."]), ScriptedModel(["Blue."])
+                agent = ramet.Agent(name="other", model=first)
+                await (await runtime.spawn(agent, "Well?", fork_of=old)).result()
+                await (await runtime.fork(old, "Well?", llm=second)).result()
+        assert images == [base64_of(png()), base64_of(png(shade=8))] == _images(first) == _images(second)
         assert runtime.journal is not None
         await remove(JournalReader(runtime.journal.store), tmp_path / "work", "looking")
         assert copy != old

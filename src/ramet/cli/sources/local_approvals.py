@@ -63,7 +63,7 @@ async def _pauses_of_kernel(folder: Path) -> list[DatedQuestion] | None:
 
 
 def open_questions(replay: TreeReplay, state: str = WAITING) -> list[DatedQuestion]:
-    """Return the unanswered questions of a tree."""
+    """Return the unanswered questions of a tree, and the messages of other sessions that it holds."""
     return [
         DatedQuestion(
             approval.at or _EARLY,
@@ -80,7 +80,7 @@ def open_questions(replay: TreeReplay, state: str = WAITING) -> list[DatedQuesti
             ),
         )
         for run in replay.runs.values()
-        for id, approval in run.approvals.items()
+        for id, approval in (*run.approvals.items(), *(() if run.is_over else run.held_messages.items()))
         if id not in run.approval_answers
     ]
 

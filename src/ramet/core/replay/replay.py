@@ -56,6 +56,7 @@ from ramet.core.events import (
 from ramet.core.limits import RESOURCES, Amount
 from ramet.core.outcome import NO_USAGE, Usage
 from ramet.core.policy import rights
+from ramet.core.policy.session_access import INBOUND_MESSAGE
 from ramet.core.replay.codec import (
     ReplayEvent,
     ReplayMessage,
@@ -272,6 +273,11 @@ class TreeReplay:
                     run.turn_began_at = _first_remaining(event.kept, run.turn_began_at)
             case ToolsLoaded():
                 run.loaded_tools += event.tools
+            case ApprovalAsked(tool=tool, call_id=None) if tool == INBOUND_MESSAGE:
+                run.held_messages[event.approval_id] = event
+            case ApprovalAnswered() if event.approval_id in run.held_messages:
+                del run.held_messages[event.approval_id]
+                run.answered_messages.append(event.approval_id)
             case ApprovalAsked():
                 run.approvals[event.approval_id] = event
             case ApprovalAnswered():

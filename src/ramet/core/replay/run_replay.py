@@ -127,6 +127,8 @@ class RunReplay:
     approval_answers: dict[str, ApprovalAnswered] = field(
         default_factory=dict
     )  #: the answers to these questions that came
+    held_messages: dict[str, ApprovalAsked] = field(default_factory=dict)  #: of other sessions, without an answer
+    answered_messages: list[str] = field(default_factory=list)  #: ids of held messages that were answered
     past_approvals: list[str] = field(default_factory=list)  #: ids of questions about calls that were answered
     loaded_tools: list[str] = field(default_factory=list)  #: tools of its MCP servers that its model found
     is_plan_approved: bool = False  #: a person approved the plan that it presented

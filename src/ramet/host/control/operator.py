@@ -10,8 +10,9 @@ from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from ramet.core.errors import InvalidValue, OwnedElsewhere, StoreFailed, Unknown
+from ramet.core.errors import InvalidValue, MailRefused, OwnedElsewhere, StoreFailed, Unknown
 from ramet.core.limits import Limits
+from ramet.core.policy.session_access import SessionMessage
 
 PAUSES_PAGE = 200  #: entries in one answer, which has a limit of bytes
 
@@ -71,6 +72,21 @@ class OperatorControl:
         mail = handle.send(text, dedupe_s=dedupe_s)
         await handle.run.context.wait_persisted()
         return mail
+
+    async def receive(self, message: SessionMessage) -> str:
+        """Pass a message of another session to the open session that it is for, and return what happened to it.
+
+        Raises MailRefused if there is none, or if several could be meant, and like `InboundMessages.receive`.
+        """
+        trees = [opened for runtime in list(self._runtimes) for opened in runtime.open_trees().values()]
+        sessions = [each.inbound for each in trees if each.inbound.is_addressed(message.session)]
+        if not message.session:  # Then only a session that takes messages can be meant, if there is one.
+            sessions = [each for each in sessions if each.is_open] or sessions
+        if not sessions:
+            raise MailRefused(message.session or "the session", "no such session is open there")
+        if len(sessions) > 1:
+            raise MailRefused("the session", "several are open there, and the address does not name one")
+        return await sessions[0].receive(message)
 
     async def stop(self, run: str, reason: str) -> StopReceipt:
         """End a run and all below it, and wait until all have ended. Raises like `reach`.

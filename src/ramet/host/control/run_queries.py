@@ -285,7 +285,7 @@ def _row(run: RunReplay, children: tuple[str, ...], is_active: bool, streaming: 
         unread=len(run.unread_mail()),
         approvals=tuple(
             Question(approval_id=id, tool=each.tool, question=each.question, args=each.args)
-            for id, each in run.approvals.items()
+            for id, each in (*run.approvals.items(), *(() if run.is_over else run.held_messages.items()))
             if id not in run.approval_answers
         ),
         result=run.result,

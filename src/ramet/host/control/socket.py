@@ -23,8 +23,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from ramet.core.errors import InvalidValue, RametError
+from ramet.core.errors import InvalidValue, MailRefused, RametError
 from ramet.core.limits import limits_from
+from ramet.core.policy.session_access import SessionMessage
 from ramet.disk.state_folder import checked_state_folder
 from ramet.host.control.operator import OperatorControl
 from ramet.host.control.schedules import DropSchedule, PutSchedule, answer
@@ -123,6 +124,7 @@ Request = (
     | FindPorts
     | ListPauses
     | Answer
+    | SessionMessage
     | Keep
     | Collect
     | PutSchedule
@@ -251,6 +253,8 @@ class ControlSocket:
             case Answer(approval=approval, allowed=allowed, reason=reason):
                 await self._operator.answer(approval, allowed, reason)
                 return {"approval": approval, "allowed": allowed}
+            case SessionMessage():
+                return await self._receive(request)
             case Keep(run=run, on=on):
                 return {"tree": await set_keep(self._store, run, on), "kept": on}
             case Collect() if self.on_collect is not None:
@@ -260,6 +264,12 @@ class ControlSocket:
                 raise InvalidValue("request", "collect", "another request: this kernel removes nothing")
             case PutSchedule() | DropSchedule():
                 return await answer(self._store, request)
+
+    async def _receive(self, message: SessionMessage) -> dict[str, Any]:
+        try:
+            return {"outcome": await self._operator.receive(message)}
+        except MailRefused as refusal:
+            return {"refused": refusal.reason}
 
 
 async def send_request(working_dir: pathlib.Path, request: Request, *, patience_s: float = ANSWER_S) -> dict[str, Any]:

@@ -49,8 +49,8 @@ class HostState:
     async def _own(self, run: Run) -> RunState:
         async with self._opening:
             if run.memory is None:
-                if run.request.begins_at:
-                    await self.branch(run)
+                if (branched := _nearest_branched(run)) is not None:
+                    await self.branch(branched)
                 location = state_location(run)
                 state = await self._registries.state(location.owner)
                 branch_state = await state.open_copy(branch_of(location), author=run.info.id)
@@ -58,6 +58,13 @@ class HostState:
                 run.recorded_end().add_done_callback(lambda _: _forget(run))
         run_state: RunState = run.memory
         return run_state
+
+
+def _nearest_branched(run: Run | None) -> Run | None:
+    """Return the run whose branch a run works on; None if that is the main branch, or a branch that begins empty."""
+    while run is not None and not run.request.begins_at and not run.request.fork_place:
+        run = run.parent
+    return run if run is not None and run.request.begins_at else None
 
 
 def _forget(run: Run) -> None:

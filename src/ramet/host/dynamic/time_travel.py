@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.events import AgentCreated, Event, RunSpawned, StateCommitted
-from ramet.host.dynamic.namespaces import MAIN
+from ramet.host.dynamic.namespaces import MAIN, branch_of, recorded_state_location
 from ramet.host.dynamic.registry import STATE, Registries
 from ramet.host.journal.journal import Journal
 from ramet.host.journal.stored_events import decode_stored, stored_events
@@ -24,14 +24,16 @@ async def state_at(registries: Registries, events: AsyncIterator[Event], run: st
     run_events = [each for each in past_events if each.run == run]
     if not run_events:
         raise Unknown("run", run)
-    state = await registries.state(_owner(past_events))
-    branch, begins_at = MAIN, ""
-    for each in run_events:
-        if isinstance(each, RunSpawned):
-            begins_at = each.birth.get("begins_at", begins_at)
-        elif isinstance(each, StateCommitted) and each.state == state.name:
-            branch = each.branch
-    commit = _newest(past_events, state.name, branch) if branch != MAIN or not begins_at else begins_at
+    spawns = {each.run: each for each in past_events if isinstance(each, RunSpawned)}
+    location = recorded_state_location(spawns, run)
+    state = await registries.state(location.owner)
+    own_commits = (each for each in run_events if isinstance(each, StateCommitted) and each.state == state.name)
+    branch = next((each.branch for each in own_commits), branch_of(location))
+    commit = _newest(past_events, state.name, branch)
+    if not commit and branch != MAIN:
+        commit = _begins_at(spawns, run)
+        if not commit and _is_fork(spawns, run):
+            return Versioned()
     if not commit:
         full_state = await state.open_copy()
         moment = past_events[-1].at
@@ -41,10 +43,21 @@ async def state_at(registries: Registries, events: AsyncIterator[Event], run: st
     return await state.open_copy(at=commit) if commit else Versioned()
 
 
-def _owner(past_events: Iterable[Event]) -> str:
-    """Return the owner of the tree's state, which is recorded in the spawn of its root."""
-    spawns = (each for each in past_events if isinstance(each, RunSpawned) and each.run == each.root)
-    return next((str(each.birth.get("state_owner", "")) for each in spawns), "")
+def _begins_at(spawns: Mapping[str, RunSpawned], run: str) -> str:
+    """Return the commit at which the branch of a run begins: its own, or that of the nearest run above."""
+    return next((each.birth["begins_at"] for each in _upward(spawns, run) if each.birth.get("begins_at")), "")
+
+
+def _is_fork(spawns: Mapping[str, RunSpawned], run: str) -> bool:
+    return any(each.birth.get("fork_place") for each in _upward(spawns, run))
+
+
+def _upward(spawns: Mapping[str, RunSpawned], run: str) -> Iterator[RunSpawned]:
+    """Yield the spawn of a run and those of the runs above."""
+    at: str | None = run
+    while at is not None and (spawn := spawns.get(at)) is not None:
+        yield spawn
+        at = spawn.parent
 
 
 def _newest(past_events: Iterable[Event], state: str, branch: str) -> str:

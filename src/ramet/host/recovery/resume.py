@@ -8,34 +8,32 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 import msgspec
 
 from ramet.agent.definition import Agent, check_model
-from ramet.agent.history.compaction import Compaction, check_compaction, repair
+from ramet.agent.history.compaction import Compaction, check_compaction
 from ramet.agent.hooks.config import HookConfig
 from ramet.agent.hooks.hooks import HookRunner
 from ramet.agent.loop import open_calls
 from ramet.core.arguments import check_callable
-from ramet.core.errors import Damaged, DamagedTree, DefinitionMissing, InvalidValue, Unknown
+from ramet.core.errors import Damaged, DamagedTree, DefinitionMissing, Unknown
 from ramet.core.ids import CallId, RunId
 from ramet.core.limits import SpawnLimits
-from ramet.core.outcome import Usage
 from ramet.core.policy.permissions import Permissions
 from ramet.core.policy.policy import Policy, from_json
+from ramet.core.policy.session_access import Inbound, SessionAddress, checked_inbound
 from ramet.core.replay.replay import TreeReplay
 from ramet.core.replay.run_replay import RunReplay
 from ramet.host.arguments import definitions_of
-from ramet.host.dynamic.namespaces import state_location
 from ramet.host.journal.journal import Journal, tree_document
 from ramet.host.journal.stored_events import location_of
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.serialize.recipes import agent_of
 from ramet.host.trees.factory import OpenTree, TreeOptions
+from ramet.host.trees.other_sessions import checked_sessions
 from ramet.host.trees.project import Project
-from ramet.models.messages import decode
-from ramet.spawn.birth.record import cwd_of, inheritable_names
 from ramet.spawn.recovery import ResumeInputs, rebuild_tree
 from ramet.spawn.run import Run
 from ramet.tools.agents.agents import spawning_tools
@@ -45,7 +43,6 @@ from ramet.tools.permission_checks import rule_on_call
 
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
-    from langchain_core.messages import BaseMessage
     from langchain_core.tools import BaseTool
 
 
@@ -71,6 +68,8 @@ class ResolvedInputs:
     gate: SafetyGate | None = None
     approver: Callable[..., Any] | None = None
     compaction: Compaction | Literal[False] | None = None
+    inbound: Inbound | None = None  #: None: the recorded one
+    other_sessions: Mapping[str, SessionAddress] | None = None  #: None: the recorded ones
 
     def model(self, name: str) -> BaseChatModel:
         """Return the model object of that name. Raises DefinitionMissing."""
@@ -104,6 +103,8 @@ class ResumeOptions(TypedDict, total=False):
     gate: SafetyGate | None
     approver: Callable[..., Any] | None
     compaction: Compaction | Literal[False] | None
+    inbound: Inbound | None
+    other_sessions: Mapping[str, SessionAddress] | None
 
 
 def resolve_inputs(
@@ -118,6 +119,8 @@ def resolve_inputs(
     gate: SafetyGate | None = None,
     approver: Callable[..., Any] | None = None,
     compaction: Compaction | Literal[False] | None = None,
+    inbound: Inbound | None = None,
+    other_sessions: Mapping[str, Any] | None = None,
 ) -> ResolvedInputs:
     """Return the supplied objects, with empty values for the missing ones. Raises InvalidValue for a wrong type."""
     check_model("llm", llm)
@@ -134,6 +137,8 @@ def resolve_inputs(
         gate=gate,
         approver=approver,
         compaction=compaction,
+        inbound=checked_inbound(inbound) if inbound is not None else None,
+        other_sessions=checked_sessions(other_sessions) if other_sessions is not None else None,
     )
 
 
@@ -201,11 +206,15 @@ class UnfinishedTree:
             omitted_type=about["omitted_type"],
             children=_policy(children, supplied) if children is not None else None,
             sync_tools=about.get("sync_tools", "thread"),
-            gate=_gate(about, supplied),
+            gate=required_gate(about, supplied),
             permissions=_permissions(about, project),
             number=about["number"],
             repeatable=about.get("repeatable", True),
             conversation=bool(about.get("conversation")),
+            inbound=supplied.inbound or about.get("inbound", "refuse"),
+            other_sessions=supplied.other_sessions
+            if supplied.other_sessions is not None
+            else msgspec.convert(about.get("other_sessions", {}), dict[str, SessionAddress]),
         )
 
 
@@ -240,7 +249,7 @@ def _permissions(about: Mapping[str, Any], project: Project) -> Permissions | No
     return recorded if project.permissions is None else recorded.merge(project.permissions)
 
 
-def _gate(about: Mapping[str, Any], supplied: ResolvedInputs) -> SafetyGate | None:
+def required_gate(about: Mapping[str, Any], supplied: ResolvedInputs) -> SafetyGate | None:
     """Return the supplied gate. Raises DefinitionMissing if the tree had a gate and none is supplied."""
     if about.get("gated") and supplied.gate is None:
         raise DefinitionMissing("safety gate", "of the tree")
@@ -289,52 +298,6 @@ async def orphaned_trees(journal: Journal, roots: Sequence[str]) -> list[Unfinis
     return [each for each in trees if each.about and not each.about.get("over")]
 
 
-class ForkPoint(NamedTuple):
-    """The state of a run at some moment, from which another run begins."""
-
-    agent: Agent
-    tools: tuple[BaseTool, ...]
-    messages: list[BaseMessage]
-    cwd: pathlib.Path | None
-    used: Usage  #: by the run and all runs below it
-    state_owner: str  #: the owner of the states of its tree
-
-
-def point_of_run(run: Run, at: int | None) -> ForkPoint:
-    """Return the fork point of a run of this process without a journal. Raises InvalidValue."""
-    if run.agent.function is not None or at is not None:
-        raise InvalidValue("run", run.info.id, "a run of a model, without at: this runtime has no journal")
-    tools = tuple(tool for tool in run.inheritable_tools if tool.name not in SPAWNING)
-    messages, owner = repair(list(run.context.history)), state_location(run).owner
-    return ForkPoint(run.agent, tools, messages, run.context.cwd, run.subtree, owner)
-
-
-async def fork_point(journal: Journal | None, run: str, at: int | None, supplied: ResolvedInputs) -> ForkPoint:
-    """Return the fork point of a run at the event numbered `at`. Raises Unknown, InvalidValue, DefinitionMissing."""
-    tree_replay = await journal.replay_of(run, at) if journal is not None else None
-    if journal is None or tree_replay is None or run not in tree_replay.runs:
-        raise Unknown("run", run)
-    about = await journal.tree_facts(tree_replay.root.id)
-    _gate(about, supplied)
-    replay = tree_replay.runs[run]
-    if "agent" not in replay.spawn_event.birth or not {"function", "external"}.isdisjoint(
-        replay.spawn_event.birth["agent"]
-    ):
-        raise InvalidValue("run", run, "a run of a model: a function has no conversation to continue")
-    agents = {each.name: each for each in supplied.agents}
-    agent = agent_of(replay.spawn_event.birth["agent"], agents=agents, model=supplied.model)
-    tools_by_name = {tool.name: tool for tool in (*builtin_tools({}).values(), *supplied.tools)}
-    names = inheritable_names(replay.spawn_event)
-    missing = [name for name in names if name not in tools_by_name]
-    if missing:
-        raise DefinitionMissing("tool", missing[0])
-    tools = tuple(tools_by_name[name] for name in names if name not in SPAWNING)
-    messages = repair([decode(each) for each in replay.messages])
-    owner = tree_replay.root.spawn_event.birth.get("state_owner", "")
-    used = replay.result.usage_subtree if replay.result is not None else replay.subtree
-    return ForkPoint(agent, tools, messages, cwd_of(about) if about.get("cwd") else None, used, owner)
-
-
 def rebuild_runs(opened: OpenTree, replay: TreeReplay, supplied: ResolvedInputs) -> Run:
     """Put the recorded runs into a tree that was opened for them; return the root. Raises DefinitionMissing."""
     opened.recorder.continue_numbering(replay.seq)
@@ -343,6 +306,7 @@ def rebuild_runs(opened: OpenTree, replay: TreeReplay, supplied: ResolvedInputs)
         run = opened.tree.register.runs[RunId(each.id)]
         _check_gate(run, each)
         opened.inbox.restore(each, partial(_still_asks, run), run.context.emit)
+    opened.inbound.restore(replay.root)
     return root
 
 

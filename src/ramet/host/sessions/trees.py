@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple, Unpack
 from ramet.agent.definition import Agent
 from ramet.core.errors import BusyError, Denied, OwnedElsewhere, Unknown
 from ramet.core.limits import Limits
-from ramet.core.media.blocks import is_stored
 from ramet.disk.state_folder import state_folder
 from ramet.host import session_ids
 from ramet.host.control.run_queries import JournalReader
-from ramet.host.journal.blobs import share_blob
 from ramet.host.journal.journal import TREES, Journal
 from ramet.host.journal.ttl import lifetime_of
+from ramet.host.recovery.fork_points import share_files
 from ramet.host.recovery.resume import ResumeOptions, resolve_inputs, unfinished_trees
 from ramet.host.retention.sweep import TreeDeleter
 from ramet.host.sessions.rows import OPEN, session_row
@@ -105,12 +104,8 @@ class Beginning:
         journal = self.runtime.journal
         if journal is None or not self.history:
             return
-        for message in self.history:
-            for block in message.content if isinstance(message.content, list) else ():
-                if is_stored(block):
-                    await self.runtime.open_store()
-                    assert isinstance(block, dict), "it is stored"
-                    await share_blob(journal.store, conversation.root.info.id, block["blob"])
+        await self.runtime.open_store()
+        await share_files(journal, conversation.root.info.id, self.history)
 
     async def open(self) -> Conversation:
         """Resume the conversation of the session id, or begin it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from types import NoneType
@@ -27,6 +27,7 @@ from ramet.core.limits import SpawnLimits
 from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy.policy import Policy, to_public_dict
+from ramet.core.policy.session_access import Inbound, SessionAddress, checked_inbound
 from ramet.host.approvals import Inbox
 from ramet.host.dynamic.agents import DynamicAgents
 from ramet.host.dynamic.authoring import HostAuthoring
@@ -47,11 +48,13 @@ from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandbox.sandboxes import Sandboxes
 from ramet.host.sandbox.tool_processes import ToolProcesses
 from ramet.host.serialize.recipes import recipe
+from ramet.host.trees.inbound_messages import InboundMessages
+from ramet.host.trees.other_sessions import OtherSessions, PassMessage, checked_sessions
 from ramet.host.trees.project import git_of
 from ramet.host.trees.prompts import Prompts
 from ramet.host.trees.spill import Spill
 from ramet.spawn.limits.limit_answers import LimitAnswers
-from ramet.spawn.ports import Decide, TreePorts
+from ramet.spawn.ports import Decide, ForkSource, TreePorts
 from ramet.spawn.tree import RunTree
 
 #: Assumed context window, in tokens, of a model that does not state one.
@@ -83,6 +86,8 @@ class TreeOptions:
     root: str = ""  #: the id of its root, if the caller had to know it before
     repeatable: bool = True  #: its root, a function, is called again if it was cut off
     conversation: bool = False  #: its root is that of a session, which can be opened again after its end
+    inbound: Inbound = "refuse"  #: what happens to messages of other sessions
+    other_sessions: Mapping[str, SessionAddress] = dataclasses.field(default_factory=dict)  #: its root may write to
 
     def __post_init__(self) -> None:
         check_instance("agents", self.definitions, Mapping, "a mapping of names to ramet.Agent")
@@ -91,6 +96,8 @@ class TreeOptions:
         check_bool("unattended", self.unattended)
         if self.omitted_type not in ("fork", "general-purpose"):
             raise InvalidValue("omitted_type", self.omitted_type, "'fork' or 'general-purpose'")
+        checked_inbound(self.inbound)
+        checked_sessions(self.other_sessions)
         check_compaction(self.compaction)
         check_instance("policy", self.children, (Policy, NoneType), "ramet.Policy")
 
@@ -102,6 +109,7 @@ class OpenTree(NamedTuple):
     recorder: Recorder
     inbox: Inbox
     spill: Spill
+    inbound: InboundMessages
     processes: ToolProcesses | None = None
     gate: SafetyGate | None = None
 
@@ -133,11 +141,13 @@ class TreeFactory:
     telemetry: Telemetry
     dynamic: DynamicAgents
     journal: Journal | None = None
+    fork_source: Callable[[RunId, str, int | None], Awaitable[ForkSource]] | None = None  #: None: nothing is recorded
     audit: Audit | None = None
     notifier: Notifier | None = None
     keep_s: float | None = None
     results: KeptResults | None = None
     decide: Decide | None = None  #: asks the policy adapter
+    pass_message: PassMessage | None = None  #: to another session of the user; None: no tree may write to one
     watch: Watch = NO_WATCH  #: of the roots, unless they have their own
     timers: TimerQueue | None = None  #: of the watches
 
@@ -194,6 +204,9 @@ class TreeFactory:
                 return Compaction(window_tokens=window or UNKNOWN_WINDOW)
             return plan.compaction or None
 
+        others = None
+        if plan.other_sessions and self.pass_message is not None:
+            others = OtherSessions(plan.other_sessions, plan.session, self.pass_message)
         ids = chain([RunId(plan.root)] if plan.root else (), iter(lambda: run_id(self.entropy(8)), None))
         services = TreePorts(
             model=self.gateway.port,
@@ -218,6 +231,7 @@ class TreeFactory:
             withdraw_restored=inbox.withdraw_restored,
             safety=plan.gate,
             decide=self.decide,
+            other_sessions=others,
             permissions=plan.permissions or NO_PERMISSIONS,
             compaction=compaction_for,
             watch=self.watch,
@@ -232,6 +246,7 @@ class TreeFactory:
             store_blob=blobs.writer,
             load_blob=blobs.reader,
             memory=HostState(self.dynamic.registries),
+            fork_source=self.fork_source,
             after=recorder.when_durable,
             authoring=HostAuthoring(self.dynamic),
             results=self.results,
@@ -239,7 +254,11 @@ class TreeFactory:
         )
         tree = RunTree(services, plan.spawn_limits)
         inbox.limits = LimitAnswers(tree.register, tree.supervisor)
-        return OpenTree(tree, recorder, inbox, spill, processes, plan.gate)
+        inbound = InboundMessages(
+            plan.inbound, tree, self.clock, session=plan.session, unattended=plan.unattended and plan.approver is None
+        )
+        inbox.held_messages = inbound
+        return OpenTree(tree, recorder, inbox, spill, inbound, processes, plan.gate)
 
 
 def tree_metadata(plan: TreeOptions, number: str) -> dict[str, Any]:
@@ -258,6 +277,8 @@ def tree_metadata(plan: TreeOptions, number: str) -> dict[str, Any]:
         **({"permissions": msgspec.to_builtins(plan.permissions.narrowing())} if plan.permissions else {}),
         **({"repeatable": False} if not plan.repeatable else {}),
         **({"conversation": True} if plan.conversation else {}),
+        **({"inbound": plan.inbound} if plan.inbound != "refuse" else {}),
+        **({"other_sessions": msgspec.to_builtins(plan.other_sessions)} if plan.other_sessions else {}),
     }
 
 

@@ -100,7 +100,8 @@ class StateViews:
         return RecipePage(recipes=rows, more=f"{rows[-1].place}/{rows[-1].name}" if len(rows) < len(names) else "")
 
     async def _locate(self, run: str) -> StateLocation:
-        return recorded_state_location((await self._runs.replay(run)).runs, run)
+        runs = (await self._runs.replay(run)).runs
+        return recorded_state_location({id: each.spawn_event for id, each in runs.items()}, run)
 
     async def _as_of(self, run: str, location: StateLocation, request: StateQuery) -> Versioned:
         if request.at and request.commit:

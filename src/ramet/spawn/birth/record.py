@@ -71,6 +71,8 @@ def to_data(
         spawn_data["skill_folders"] = list(run.sandbox.definition_mounts)
     if request.begins_at:
         spawn_data["begins_at"] = request.begins_at
+    if request.fork_of:
+        spawn_data |= {"fork_of": request.fork_of, "fork_at": request.fork_at, "fork_place": request.fork_place}
     if request.state_owner:
         spawn_data["state_owner"] = request.state_owner
     if shared or answers:
@@ -133,6 +135,8 @@ def _content_of(request: SpawnRequest) -> str:
         packed_bytes = capsule.data
     name = getattr(agent, "name", None) or getattr(function, "__qualname__", "")
     key_parts = [name, request.subagent_type, request.prompt, request.name, _data("args", list(request.args))]
+    if request.fork_of:
+        key_parts += [request.fork_of, request.fork_at]
     text = msgspec.json.encode([*key_parts, _data("kwargs", dict(request.kwargs))])
     return hashlib.sha256(text + b"\0" + packed_bytes).hexdigest()[:16]
 
@@ -163,8 +167,9 @@ def request_of(
         ),
         kwargs={key: _value(each, keyword_types.get(key)) for key, each in kwargs.items()},
         late_args=missing_late_args if spawn_data.get("late_args") else None,
-        branch="begins_at" in spawn_data,
+        branch="begins_at" in spawn_data and "fork_place" not in spawn_data,
         begins_at=spawn_data.get("begins_at", ""),
+        fork_place=spawn_data.get("fork_place", ""),
         state_owner=spawn_data.get("state_owner", ""),
     )
 

@@ -177,6 +177,7 @@ class Spawner:
         run = self.builder.build(info, None, plan, slot, budget, abort)
         run.persistent = persistent
         run.context.history[:] = history
+        _release_history(run)
         self._create_folder(run, plan)
         spawn_data = self._spawn_record(run, agent.initial_prompt if persistent else plan.request.prompt)
         self._register.add(run)
@@ -316,6 +317,9 @@ class Spawner:
             run.context.history[:] = conversation.fork(parent.context.history)
             first = conversation.fork_brief(brief)
         else:
+            if run.agent.function is None and run.agent.external is None:
+                run.context.history[:] = run.request.history
+            _release_history(run)
             start = run.agent.initial_prompt
             first = HumanMessage(content=f"{start}\n\n{brief}" if start else brief)
         spawn_data = self._spawn_record(run, str(first.content), shared_count)
@@ -331,6 +335,12 @@ class Spawner:
             return {}
         answers = tuple(encode(each) for each in run.context.history[shared_count:])
         return to_data(run, brief, self._services, shared=shared_count, answers=answers)
+
+
+def _release_history(run: Run) -> None:
+    """Remove the messages of a fork's source from its request: a compaction of the conversation then frees them."""
+    if run.request.history:
+        run.request = dataclasses.replace(run.request, history=())
 
 
 def _uncount_spawn(parent: Run) -> None:

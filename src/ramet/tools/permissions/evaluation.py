@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from msgspec import structs
 
 from ramet.core.policy.permissions import PermissionRule, Permissions, Ruling
-from ramet.core.tool_names import COORDINATING_TOOLS, EDITING_TOOLS, READING_TOOLS, canonical
+from ramet.core.tool_names import COORDINATING_TOOLS, EDITING_TOOLS, READING_TOOLS, SEND_MESSAGE, canonical
 from ramet.tools.permissions import command_rules, path_rules
 from ramet.tools.permissions.files.command_files import TouchedFile, touched_files
 from ramet.tools.permissions.files.globs import TooManyFiles
@@ -104,7 +104,9 @@ class _Judgement:
             rules = (structs.replace(rule, specifier=each) for each in rule.exceptions)
             return bool(self.names) and any(path_rules.widens(each, self.names, call.cwd) for each in rules)
         subjects = self._subjects(kind)
-        return all(any(_fits_name(each, subject, folded=False) for each in rule.exceptions) for subject in subjects)
+        return all(
+            any(_fits_name(each, subject, kind, folded=False) for each in rule.exceptions) for subject in subjects
+        )
 
     def _fits(self, rule: PermissionRule) -> bool:
         if self._call.tool == "Bash" and rule.specifier is not None and rule.tool in (READING_TOOLS | EDITING_TOOLS):
@@ -121,7 +123,7 @@ class _Judgement:
         if kind == "WebFetch":
             host = _host(self._call.args.get("url"))
             return host is None or _fits_domain(rule.specifier, host)
-        return any(_fits_name(rule.specifier, each, folded=True) for each in self._subjects(kind))
+        return any(_fits_name(rule.specifier, each, kind, folded=True) for each in self._subjects(kind))
 
     def _covers_touched_file(self, rule: PermissionRule, *, is_sure: bool = True) -> bool:
         """Return whether a shell command opens, or may open, a file that a rule for Read or Edit covers."""
@@ -192,7 +194,7 @@ class _Judgement:
         if kind == "WebFetch":
             host = _host(self._call.args.get("url"))
             return host is not None and _fits_domain(rule.specifier, host)
-        return any(_fits_name(rule.specifier, each, folded=False) for each in self._subjects(kind))
+        return any(_fits_name(rule.specifier, each, kind, folded=False) for each in self._subjects(kind))
 
     # ---- what the call is about
 
@@ -233,7 +235,9 @@ class _Judgement:
                     yield f"{name.rstrip('/')}/{path_rules.ANY_CHILD}"
 
     def _subjects(self, kind: str) -> tuple[str, ...]:
-        """Return the names that a rule of the form `Agent(type)` or `Skill(name)` is compared with."""
+        """Return the names that a rule like `Agent(type)`, `SendMessage(address)`, `Skill(name)` is compared with."""
+        if kind == SEND_MESSAGE:
+            return (str(self._call.args.get("to", "")),)
         if kind == "Agent":
             agent_type = self._call.args.get("subagent_type")
             return (agent_type,) if isinstance(agent_type, str) and agent_type else ("fork", "general-purpose")
@@ -300,7 +304,9 @@ def _fits_domain(specifier: str, host: str) -> bool:
     return fnmatchcase(host, domain.replace("[", "[[]").replace("?", "[?]"))
 
 
-def _fits_name(specifier: str, name: str, *, folded: bool) -> bool:
+def _fits_name(specifier: str, name: str, kind: str, *, folded: bool) -> bool:
     if folded:
         specifier, name = specifier.casefold(), name.casefold()
+    if kind == SEND_MESSAGE:  # Of an address with a colon: `:*` is no end of a command.
+        return fnmatchcase(name, specifier.replace("[", "[[]").replace("?", "[?]"))
     return command_rules.command_pattern(specifier).fits(name)

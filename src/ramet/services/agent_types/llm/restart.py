@@ -10,7 +10,8 @@ from langchain_core.messages import BaseMessage
 
 from ramet.core.errors import Damaged, Unknown
 from ramet.core.outcome import NO_USAGE, Usage
-from ramet.host.recovery.resume import fork_point, resolve_inputs
+from ramet.host.recovery.fork_points import fork_point
+from ramet.host.recovery.resume import resolve_inputs
 from ramet.host.safety.gate import SafetyGate
 from ramet.services.contract import AgentSpec
 from ramet.store.contract import Store
