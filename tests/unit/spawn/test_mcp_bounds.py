@@ -67,6 +67,9 @@ def test_a_long_list_of_different_kinds_is_refused_before_it_is_compared() -> No
     kinds = [number if number % 2 else f"a{number}" for number in range(MAX_MIXED + 1)]
     with pytest.raises(InvalidValue, match=f"lists of at most {MAX_MIXED} members of different kinds"):
         JsonSchema({"type": "object", "properties": {"x": {"type": kinds}}})
+    with pytest.raises(InvalidValue, match="members of different kinds"):
+        JsonSchema({"dependencies": {"anyOf": [{}] * (MAX_MIXED + 1)}})
+    JsonSchema({"anyOf": [{}] * (MAX_MIXED + 1)})
     JsonSchema({"enum": [str(each) for each in kinds]})
     JsonSchema({"enum": kinds[1:]})
 

@@ -23,6 +23,7 @@ MAX_MIXED = 300  #: members of a list, unless all are texts or all are numbers: 
 MAX_PARTS = 5_000  #: objects, lists, true and false in a schema: each is checked against the meta-schema
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"  #: of a schema without a dialect
 _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
+_LISTS_OF_SCHEMAS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems", "items"})
 _MAPS_OF_SCHEMAS = frozenset({"properties", "patternProperties", "$defs", "definitions", "dependentSchemas"})
 _DATA_KEYWORDS = frozenset({"enum", "const", "default", "examples"})
 #: Values to try every schema on: an endless self-reference shows on one of them.
@@ -137,14 +138,17 @@ def _parts(schema: Any) -> int:
     return int(isinstance(schema, bool))
 
 
-def _has_long_mixed_list(schema: Any) -> bool:
+def _has_long_mixed_list(schema: Any, keyword: str = "", holder: str = "") -> bool:
     """Return whether a list is long and cannot be sorted: whether its members are unique takes quadratic time."""
-    members = schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ()
-    if isinstance(schema, list) and len(schema) > MAX_MIXED:
-        kinds = {type(each) for each in schema}
-        if kinds != {str} and not kinds <= {int, float}:
-            return True
-    return any(map(_has_long_mixed_list, members))
+    if isinstance(schema, dict):
+        return any(_has_long_mixed_list(value, key, keyword) for key, value in schema.items())
+    if not isinstance(schema, list):
+        return False
+    kinds = {type(each) for each in schema}
+    # Schemas may be equal. A list in "dependencies" is one of texts, whatever its name there.
+    has_schemas = kinds <= {dict, bool} and keyword in _LISTS_OF_SCHEMAS and holder != "dependencies"
+    is_compared = kinds != {str} and not kinds <= {int, float} and not has_schemas
+    return (len(schema) > MAX_MIXED and is_compared) or any(map(_has_long_mixed_list, schema))
 
 
 def _pointers(schema: Any, *, root: bool = False) -> Iterator[tuple[str, str]]:
