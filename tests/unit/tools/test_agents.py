@@ -42,6 +42,7 @@ def test_the_agent_tool_needs_only_a_prompt() -> None:
         "mode",
         "model",
         "run_in_background",
+        "background_after_s",
         "isolation",
         "cwd",
     }
