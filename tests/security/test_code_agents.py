@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pathlib
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -174,7 +175,7 @@ def guest_requests() -> GuestRequests:
         tree, safety = Stub(), None
 
     class One:
-        context, agent = Context(), Agent(name="one")
+        context, agent, sandbox = Context(), Agent(name="one"), SimpleNamespace()
 
     return GuestRequests(cast(Run, One()), StepId("run-00:1"))
 

@@ -34,7 +34,7 @@ def _skill(client: TeamClient, name: str, text: str) -> None:
 
 
 def test_agents_get_skills_of_the_served_folder_only(operators_home: pathlib.Path) -> None:
-    """A skill of the home is refused without its text or path. A skill of the served folder reaches the agent."""
+    """A skill of the home is refused without its text or path. An agent is told of a skill of the served folder."""
     with serve_team(None, HOME=str(operators_home), RAMET_HOME="") as client:
         _skill(client, "greeting", "Say hello.")
         (client.folder / ".ramet" / "skills" / "out").symlink_to(operators_home / ".ramet" / "skills" / "payroll")
@@ -46,7 +46,9 @@ def test_agents_get_skills_of_the_served_folder_only(operators_home: pathlib.Pat
             assert name == "payroll" or "payroll" not in refused.text
         spawned = client.spawn("yes", "told", spawn_info={"skills": ["greeting"]}).raise_for_status().json()
 
-        assert "Say hello." in client.say(spawned, "system")
+        system = client.say(spawned, "system")
+        assert "greeting: of the folder" in system
+        assert "payroll" not in system
 
 
 def test_skills_of_a_served_home_are_not_offered(tmp_path: pathlib.Path) -> None:

@@ -248,7 +248,7 @@ async def test_a_team_of_models_counts_with_the_bundle(folder: pathlib.Path) -> 
 
     assert (result.status, result.err) == (0, "")
     assert "architect > 48 words" in result.out.splitlines()
-    assert all("## Skill: word-count" in str(each["messages"][0]["content"]) for each in server.bodies)
+    assert all("word-count: " in str(each["messages"][0]["content"]) for each in server.bodies)
 
 
 def python(line: str) -> Callable[[list[BaseMessage]], Call]:

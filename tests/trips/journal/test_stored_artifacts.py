@@ -86,11 +86,11 @@ async def test_removing_an_artifact_keeps_an_equal_value_of_a_state(tmp_path: pa
                 await runtime.blob(name)
 
 
-async def test_without_a_store_an_artifact_is_not_stored(tmp_path: pathlib.Path) -> None:
-    """The message has the tool's bytes and names no blob."""
+async def test_without_a_store_an_artifact_lasts_as_long_as_its_tree(tmp_path: pathlib.Path) -> None:
+    """The message has the tool's bytes and names a blob, which is gone with the session."""
     async with AgentRuntime() as runtime:
         answer = await draw_in_session(runtime, "alone")
         with pytest.raises(Unknown):
             await runtime.blob(NAME)
 
-    assert (answer.artifact, "artifact" in answer.response_metadata) == (PICTURE, False)
+    assert (answer.artifact, "artifact" in answer.response_metadata) == (PICTURE, True)
