@@ -67,6 +67,7 @@ class GuestRequests:
         self.call = CurrentCall(run.context, CallId(""), step)
         self._children: dict[str, ChildHandle] = {}
         self._watched_runs = set[str]()  #: children whose end must be reported to the guest
+        self._ended_runs = set[str]()  #: children that had ended when they were watched: nothing is waited for again
         self._moves: dict[str, asyncio.Event] = {}  #: set for a child that the guest no longer waits for, by its run
         self._unsettled_bytes = 0  #: bytes that the guest recorded and that are not on disk yet
         self._forwarded = ForwardedRequests(run)
@@ -244,9 +245,10 @@ class GuestRequests:
         self._watched_runs.add(run)
         try:
             current_call.set(self.call)
-            result = await self._end_unless_moved(child, run)
+            result = await (child.result() if run in self._ended_runs else self._end_unless_moved(child, run))
             if result is None:
                 return
+            self._ended_runs.add(run)
             await self.channel.run_in_order(lambda: self._report_end(child, run, result))
         finally:
             self._watched_runs.discard(run)
