@@ -32,6 +32,8 @@ WHOLE = [
     "tests/unit/isolation/test_backends_own.py::test_it[bwrap]",
     "tests/unit/isolation/test_backends_own.py::test_it[local]",
     "tests/kubernetes/test_pods.py::test_it[waited-check_1]",
+    "tests/unit/tools/test_it.py::test_it[host]",
+    "tests/unit/tools/test_it.py::test_it[sandbox]",
 ]
 
 
@@ -73,6 +75,18 @@ def test_an_agent_type_runs_in_the_host_and_in_one_sandbox() -> None:
     assert runs.count("host") == 80
     assert runs.count("bwrap") + runs.count("local") == 80
     assert 20 < runs.count("bwrap") < 60
+
+
+def test_a_trip_in_a_sandbox_or_the_host_runs_in_one_of_them() -> None:
+    trips = [
+        f"tests/trips/limits/test_pauses.py::test_it[moment {number}-{site}]"
+        for number in range(40)
+        for site in ("sandbox", "host")
+    ]
+    runs = set(trips) - left_out(trips, "one")
+
+    assert len(runs) == 40
+    assert {test.rpartition("-")[2] for test in runs} == {"sandbox]", "host]"}
 
 
 def test_a_test_of_pods_runs_with_one_kind_of_pod() -> None:

@@ -2,10 +2,11 @@
 
 - An attack runs against one of four kernels: of root or another user, with one or the other backend.
 - A trip runs in one of two sandboxes, and on one of its stores.
+  One that runs in a sandbox or the host runs in one of them.
 - An agent type of a server runs in one of two sandboxes, and in the host.
 - A promise of a backend is kept for root on one backend, and for an ordinary user on the other one.
-- A promise of pods is kept by a pod of one run, or of a team. What happens to a pod happens to one that dials its
-  kernel, or to one that is attached, and during a turn of one kind.
+- A promise of pods is kept by a pod of one run, by one that waited for it, or by that of a team. What happens to a pod
+  happens to one that dials its kernel, or to one that is attached, and during a turn of one kind.
 
 Which one differs from test to test, and is always the same for one test.
 """
@@ -22,10 +23,11 @@ from zlib import crc32
 CHOICES: Final[Mapping[str, int]] = {"one": 0, "another": 1}
 _ATTACKED: Final = re.compile(r"\b(me-bwrap|bare-local|ordinary-bwrap|me-local)\b")
 _BACKEND: Final = re.compile(r"\b(bwrap|local)\b")
+_SITE: Final = re.compile(r"\b(sandbox|host)\b")
 _STORE: Final = re.compile(r"\b(memory|sqlite|postgres)\b")
 _POD: Final = re.compile(r"\b(attached|dialling|(?:function|conversation)-(?:killed|told\b[^\]]*))")
 #: A promise and whose it is, as one parameter: the promise is a part of the test.
-_PROMISE: Final = re.compile(r"(bwrap|local|run|team)-(\w+)")
+_PROMISE: Final = re.compile(r"(bwrap|local|run|team|waited)-(\w+)")
 
 
 def left_out(tests: Iterable[str], choice: str) -> frozenset[str]:
@@ -64,3 +66,5 @@ def _places(test: str) -> Iterator[tuple[str, str]]:
         for kind, pattern in (("sandbox", _BACKEND), ("store", _STORE)):
             if (place := pattern.search(parameters)) is not None:
                 yield f"{name} {kind}", place[1]
+        if name.startswith("tests/trips/") and (site := _SITE.search(parameters)) is not None:
+            yield f"{name} {parameters.replace(site[1], '', 1)}", site[1]
