@@ -1,4 +1,4 @@
-"""One of the sandboxes: each test runs in one, and every sandbox has tests."""
+"""Choice of one sandbox for each test in CI: every sandbox has tests."""
 
 from __future__ import annotations
 

@@ -119,7 +119,7 @@ async def test_a_moved_child_is_still_in_the_background_after_a_kill(tmp_path: p
 async def test_a_command_that_takes_long_goes_on_in_the_background(
     tmp_path: pathlib.Path, backend: BackendName, is_sandboxed: bool
 ) -> None:
-    """Its output is read while it runs, and only grows; at the end of the turn no process of it is left."""
+    """The output is read while the command runs, and only grows; at the end of the turn no process of it is left."""
     mark = f"left-{is_sandboxed}-{tmp_path.name}"
     counting = "echo one; until [ -e go ]; do sleep 0.05; done; echo two"
 

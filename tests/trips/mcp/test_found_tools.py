@@ -1,4 +1,4 @@
-"""What an agent finds at its MCP servers: tools, when there are many, resources and prompts."""
+"""Tools that an agent finds at its MCP servers when there are many, and their resources and prompts."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ async def test_an_address_is_reached_only_by_the_right_to_it(tmp_path: pathlib.P
 
 
 async def test_an_address_that_misbehaves_costs_its_own_calls(tmp_path: pathlib.Path, backend: BackendName) -> None:
-    """Each call has a result that names the reason, the turn goes on, and the host's memory is flat."""
+    """A call has a result that names the reason, the turn goes on, and the host's memory is flat."""
     modes = ("asks", "floods", "huge", "endless", "parts", "bomb", "cut", "reopening", "broken", "slow")
     importlib.import_module("ramet.host.mcp.server_session")
     async with address_server("plain_address", tmp_path) as server:

@@ -44,7 +44,7 @@ async def test_a_guest_calls_no_tool_past_the_gates(tmp_path: pathlib.Path) -> N
 
 
 async def test_what_a_server_says_of_a_failure_is_data(tmp_path: pathlib.Path, backend: BackendName) -> None:
-    """Its text imitates no tag of a frame, whatever its code claims; numbers that are no floats break nothing."""
+    """Text of an error imitates no tag of a frame, whatever its code; numbers that are no floats break nothing."""
     done = await talk(
         tmp_path,
         backend,

@@ -46,7 +46,7 @@ def test_a_folder_lists_and_tries_its_servers(tmp_path: pathlib.Path, capsys: py
 
 
 def test_a_folder_shows_the_prompts_of_its_servers(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """They are listed with their arguments, or printed as text; neither controls a terminal."""
+    """Prompts are listed with their arguments, or printed as text; neither controls a terminal."""
     shutil.copy(PROGRAMS / "plain.py", tmp_path)
     plain = {"command": sys.executable, "args": [str(tmp_path / "plain.py"), "offers"]}
     (tmp_path / ".mcp.json").write_text(json.dumps({"mcpServers": {"plain": plain}}))

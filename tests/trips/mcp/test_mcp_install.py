@@ -81,7 +81,7 @@ async def test_a_package_is_installed_once_and_used_as_it_was_locked(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Nothing of a project or a package runs in the host, and nothing starts that is not what the lock names."""
+    """No code of a project or a package runs in the host, and only what the lock names starts."""
     ran = tmp_path / "ran"
     runs = f"import pathlib; pathlib.Path({str(ran)!r}).touch()\n"
     for module in ("pip", "venv", "sitecustomize"):  # which a client would import from the folder of the user

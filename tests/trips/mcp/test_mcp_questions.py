@@ -1,4 +1,4 @@
-"""What MCP servers report and ask while a call runs, and calls that nobody waits for any more."""
+"""Progress and questions of MCP servers while a call runs, and calls that nobody waits for any more."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ async def test_a_server_has_a_sandbox_of_its_own(tmp_path: pathlib.Path, backend
 
 @pytest.mark.parametrize("backend", BACKENDS)
 async def test_no_process_of_a_server_outlives_its_turn(tmp_path: pathlib.Path, backend: BackendName) -> None:
-    """Neither a run that is stopped in the middle of a call nor a killed kernel leaves what its servers had started.
+    """A run that is stopped during a call, or a killed kernel, leaves no process that its servers had started.
 
     The next kernel goes on from the journal, and does not repeat the call, nor what the server had asked a person.
     """

@@ -76,7 +76,7 @@ async def test_an_agent_uses_the_tools_of_its_server(tmp_path: pathlib.Path, bac
 
 
 async def test_later_turns_and_forks_have_servers_of_their_own(tmp_path: pathlib.Path, backend: BackendName) -> None:
-    """Each turn starts them again; a fork of the agent has its own, and any other child has none of its parent's.
+    """A turn starts its servers again; a fork of the agent has its own, and any other child has none of its parent's.
 
     Tools that a model has found stay found in later turns and in a fork.
     """

@@ -90,7 +90,7 @@ async def test_the_real_clients_of_two_providers_get_what_they_read(tmp_path: pa
 
 
 async def test_a_model_that_sees_no_images_reads_their_names_and_reserves_for_no_image(tmp_path: pathlib.Path) -> None:
-    """What its profile denies is named; a text is sent as a text."""
+    """A file that the model's profile denies is named; a text is sent as a text."""
     model = ScriptedModel(["I cannot see."], profile={"image_inputs": False, "pdf_inputs": False})
     files = [Attachment(png(), "sky.png"), Attachment(PDF), Attachment(b"Be nice.", "n.txt")]
     async with ramet.Session(model, limits=Limits(tokens=9_000)) as session:

@@ -31,7 +31,7 @@ def spawn(kind: str, prompt: str, name: str) -> Call:
 async def test_a_coordinator_leads_and_cannot_work_in_any_sandbox(
     tmp_path: pathlib.Path, usual_backend: BackendName
 ) -> None:
-    """Its shell is not there, also in a sandbox, and its children have one; each child reads who works beside it."""
+    """A coordinator has no shell, also in a sandbox, and its children have one; a child reads who works beside it."""
     shell = Call("Bash", {"command": "echo $((6 * 7))"})
     model = ScriptedModel(
         {
@@ -68,7 +68,7 @@ async def test_a_coordinator_leads_and_cannot_work_in_any_sandbox(
 
 
 async def test_a_coordinator_gives_its_tools_on_after_a_restart(tmp_path: pathlib.Path) -> None:
-    """Its tools and those of its children are the same in the next process, and a list of siblings is bounded."""
+    """Tools of a coordinator and its children are the same in the next process, and a list of siblings is bounded."""
     crowd = [spawn("worker", "Rest", f"w{number}") for number in range(MAX_SIBLINGS + 2)]
     script: Script = {
         "Begin": [crowd, "began"],

@@ -56,7 +56,7 @@ def test_the_first_line_of_a_program_names_no_file_of_the_host(tmp_path: Path) -
 
 @pytest.mark.parametrize("target", ["os:system('x')", "os;x:y", "x", ":x", "x:", "x:y\n\n[", "x y:z"])
 def test_a_program_of_pypi_is_a_function_of_a_module(tmp_path: Path, target: str) -> None:
-    """What is no name of a module and a function never becomes code."""
+    """Text that is no name of a module and a function never becomes code."""
     metadata = site_packages(tmp_path) / "x-1.dist-info"
     metadata.mkdir(parents=True)
     (metadata / "entry_points.txt").write_text("[console_scripts]\nx = a.b:c.d [extra]\n")

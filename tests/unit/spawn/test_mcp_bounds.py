@@ -39,7 +39,7 @@ def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 async def test_the_definitions_of_a_run_cost_a_bounded_number_of_steps(looked_at: list[str]) -> None:
-    """What is left out counts; what is above the number of tools is not looked at; other work goes on meanwhile."""
+    """Tools that are left out count; those above the number are not looked at; other work goes on meanwhile."""
     wide = {"type": "object", "properties": {f"p{number}": {"type": "wrong"} for number in range(1_500)}}
     listed = [ListedTool(f"wide{number}", "", wide) for number in range(30)]
     plain = [ListedTool(f"plain{number}", "", {"type": "object"}) for number in range(2 * MAX_TOOLS)]
@@ -63,7 +63,7 @@ async def test_the_definitions_of_a_run_cost_a_bounded_number_of_steps(looked_at
 
 
 def test_a_long_list_of_different_kinds_is_refused_before_it_is_compared() -> None:
-    """Whether its members are unique takes quadratic time. Texts alone, and numbers alone, are sorted."""
+    """A check for unique members takes quadratic time. Texts alone, and numbers alone, are sorted."""
     kinds = [number if number % 2 else f"a{number}" for number in range(MAX_MIXED + 1)]
     with pytest.raises(InvalidValue, match=f"lists of at most {MAX_MIXED} members of different kinds"):
         JsonSchema({"type": "object", "properties": {"x": {"type": kinds}}})
@@ -95,7 +95,7 @@ def test_a_search_reads_the_beginning_of_a_description() -> None:
     ],
 )
 def test_a_report_of_progress_has_numbers_alone(params: dict[str, Any]) -> None:
-    """Nothing of any other is kept."""
+    """Tokens of any other kind are not held."""
     reports = ProgressFilter()
     assert not reports.is_shown(params)
     assert reports._reports == {}

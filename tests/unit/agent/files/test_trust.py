@@ -141,7 +141,7 @@ def test_trust_covers_only_what_was_shown(folder: Path, user_dir: Path) -> None:
 
 
 def test_trusted_items_are_of_the_state_that_was_trusted(folder: Path, user_dir: Path) -> None:
-    """They are read once: what a command installs for them cannot be of another state."""
+    """Trusted items are read once: what a command installs for them cannot be of another state."""
     items = trust(folder, user_dir)
     assert trusted_items(folder, user_dir) == items
     (folder / "tools/db.py").write_text("changed\n")
