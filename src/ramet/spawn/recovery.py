@@ -48,6 +48,7 @@ from ramet.spawn.birth.record import (
     request_of,
 )
 from ramet.spawn.lifecycle.worktree_end import leave_worktree
+from ramet.spawn.mcp.interrupted_calls import find_interrupted
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run, TurnResult
 from ramet.spawn.sandbox.run_folder import restore_folder
@@ -327,6 +328,7 @@ def _restore_run(
             run.turn.verdict = recorded_verdict(run, replay)
         if run.sandbox.capsule is None and run.grant is not None:  # Its loop is, or was, in a sandbox, with its calls.
             run.context.interrupted_calls.clear()
+            run.sandbox.interrupted_calls = find_interrupted(replay)
             if run.context.final_refusal is None:  # Otherwise no message follows.
                 run.turn_began_at = len(replay.conversation)
     register.add(run)
