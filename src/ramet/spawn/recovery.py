@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, cast
 
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, SystemMessage
 from msgspec.structs import replace
 
 from ramet.agent.context import calls_of
@@ -34,7 +34,7 @@ from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.core.replay.codec import StoredMessage
 from ramet.core.replay.replay import CLOSED, OPEN, RAISED, TreeReplay, amount
 from ramet.core.replay.run_replay import RunReplay
-from ramet.models.messages import KINDS, decode
+from ramet.models.messages import KINDS, decode, prompt_message
 from ramet.spawn.birth.plan import Plan, check_tools, own_tools_of
 from ramet.spawn.birth.record import (
     Values,
@@ -311,7 +311,7 @@ def _restore_run(
     run.recent_mail = replay.recent_mail
     run.monitors, run.monitor_count = dict.fromkeys(replay.monitors, 0), replay.monitor_count
     if spawn_data.get("brief") and not replay.is_briefed:
-        run.pending.append(HumanMessage(content=spawn_data["brief"]))
+        run.pending.append(prompt_message(spawn_data["brief"], run.request.attachments))
     if replay.result is not None:
         _restore_result(run, replay.result)
     else:

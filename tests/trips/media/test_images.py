@@ -141,6 +141,45 @@ async def test_gemini_gets_images_and_documents(tmp_path: pathlib.Path) -> None:
     assert behind[1]["inlineData"] == {"mime_type": "image/png", "data": base64_of(png(40, 30))}
 
 
+BEGUN = """
+import asyncio, os, pathlib, signal, sys
+import ramet
+from ramet.spawn.lifecycle.supervisor import Supervisor
+from tests.support.pictures import png
+
+async def main():
+    Supervisor.prompt = lambda *_: None  # Its turn does not begin.
+    async with ramet.AgentRuntime(sys.argv[1]) as runtime:
+        agent = ramet.Agent(name="looks", model=ramet.ScriptedModel(["Never."]))
+        handle = await runtime.spawn(agent, "Look.", attachments=[ramet.Attachment(png(shade=3), "sky.png")])
+        await handle.run.context.wait_persisted()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_run_of_an_agent_gets_attachments(tmp_path: pathlib.Path, backend: BackendName) -> None:
+    """An isolated agent sees them, also where its kernel is killed before its turn begins; a function is refused."""
+    sky = Attachment(png(shade=3), "sky.png")
+    model = ScriptedModel(["Grey."])
+    async with ramet.AgentRuntime(tmp_path, backend=backend) as runtime:
+        agent = ramet.Agent(name="looks", model=model)
+        done = await runtime.run_agent(agent, prompt="Look.", attachments=[sky])
+        assert (done.exit_code, done.output) == (0, "Grey."), done.error
+        assert _images(model) == [base64_of(sky.data)]
+        for wrong, prompt in ((print, "Look."), (agent, "")):
+            with pytest.raises(InvalidValue, match="attachments"):
+                await runtime.spawn(wrong, prompt, attachments=[sky])
+    killed = await asyncio.create_subprocess_exec(sys.executable, "-c", BEGUN, str(tmp_path))
+    assert await killed.wait() == -signal.SIGKILL
+    model = ScriptedModel(["Grey."])
+    async with ramet.AgentRuntime(tmp_path) as runtime:
+        [handle] = await runtime.resume(llm=model)
+        assert (await handle.result()).value == "Grey."
+    assert _images(model) == [base64_of(sky.data)]
+
+
 async def test_a_model_that_sees_no_images_reads_their_names_and_reserves_for_no_image(tmp_path: pathlib.Path) -> None:
     """A file that the model's profile denies is named; a text is sent as a text."""
     model = ScriptedModel(["I cannot see."], profile={"image_inputs": False, "pdf_inputs": False})
