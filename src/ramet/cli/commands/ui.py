@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from ramet.cli.paths import display_path, user_dir
+from ramet.cli.paths import user_dir
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.signals import Interrupts
 from ramet.cli.sources.choose import SERVER
@@ -70,7 +70,7 @@ def _api(options: Namespace) -> ForwardingApi | FolderApi:
     """Return the API of the server or folder of the options. Raises InvalidValue."""
     option, variable = options.server, os.environ.get(SERVER, "").strip()
     if option is None and (options.dir is not None or not variable):
-        return FolderApi(options.dir or Path.cwd(), display_path(options.dir or Path.cwd()), on_kernel=_print)
+        return FolderApi(options.dir or Path.cwd(), on_start=_print)
     field, address = ("--server", option) if option is not None else (SERVER, variable)
     try:
         return ForwardingApi(address if "://" in address else str(Path(address).expanduser()), key_in(os.environ))

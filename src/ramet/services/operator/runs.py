@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
+from typing import Protocol
 
 from msgspec.structs import replace
 
@@ -13,7 +14,7 @@ from ramet.core.events import MailPushed, RunEnded, RunResumed, RunSpawned, Stat
 from ramet.core.replay.replay import TreeReplay
 from ramet.host.control.operator import OperatorControl
 from ramet.host.control.run_queries import LOOK_S, RunRow, rows_of
-from ramet.host.journal.journal import TREES, Journal
+from ramet.host.journal.journal import TREES
 from ramet.host.journal.stored_events import decode_stored, replay_tree, stored_events
 from ramet.host.journal.ttl import Lifetime, lifetimes_of
 from ramet.services.operator.contract import MOST, EventOptions, Paging, RunFilter, RunPage
@@ -26,12 +27,24 @@ IsElsewhere = Callable[[str], Awaitable[bool]]
 AgentPaths = Callable[[], Mapping[str, str]]
 
 
+class RecordedTrees(Protocol):
+    """The journal of a running kernel, or one that is only read."""
+
+    @property
+    def store(self) -> Store:
+        """The open store."""
+
+    @property
+    def living(self) -> Collection[str]:
+        """The roots of the trees that are active."""
+
+
 class RunViews:
     """Queries of recorded runs. Everything that runs of this kernel have sent is recorded before a query."""
 
     def __init__(
         self,
-        journal: Journal,
+        journal: RecordedTrees,
         steering: OperatorControl,
         is_elsewhere: IsElsewhere,
         agent_paths: AgentPaths = lambda: {},
