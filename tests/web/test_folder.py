@@ -110,9 +110,9 @@ async def test_a_folder_is_read_and_steered_without_a_server() -> None:
                 paused = await page.ask("POST", f"/v1/runs/{run['id']}/pause", content=b'{"reason": "look"}')
                 assert paused.json()["paused"] + paused.json()["working"] == ["main"]
                 assert (await page.ask("POST", f"/v1/runs/{run['id']}/resume")).status_code == 204
-                assert (await page.ask("POST", "/v1/runs/nothing/stop")).status_code == 404
+                assert (await page.ask("POST", "/v1/runs/nothing/stop", content=b"{}")).status_code == 404
                 assert (await page.ask("POST", f"/v1/runs/{run['id']}/mail", content=b'{"text": 1}')).status_code == 422
-                stopped = await page.ask("POST", f"/v1/runs/{run['id']}/stop")
+                stopped = await page.ask("POST", f"/v1/runs/{run['id']}/stop", content=b"{}")
                 assert stopped.json()["stopped"] == ["main"]
                 assert await process.wait() == 130
 

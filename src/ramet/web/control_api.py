@@ -26,7 +26,7 @@ Build = Callable[[str, bytes], socket.Request]
 
 
 def _body(kind: type, data: bytes) -> Any:
-    return decode(kind, data or b"{}", "body", within="")
+    return decode(kind, data, "body", within="")
 
 
 def _send(run: str, data: bytes) -> socket.Request:
