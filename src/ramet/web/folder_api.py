@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from http import HTTPStatus
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Final, Self
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -16,13 +16,16 @@ from starlette.types import Receive, Scope, Send
 from ramet.disk.state_folder import state_folder
 from ramet.host.control.run_queries import NoJournal, journal_in
 from ramet.services.http.responses import Refusal
-from ramet.services.server.server import SOCKET
 from ramet.web.control_api import answer_act, resumed_run
 from ramet.web.folder_activity import FolderActivity
 from ramet.web.forwarding_api import ForwardingApi
-from ramet.web.journal_api import JournalApi
-from ramet.web.journal_views import JournalViews
 from ramet.web.started_kernel import StartedKernel
+
+if TYPE_CHECKING:
+    from ramet.web.journal_api import JournalApi
+    from ramet.web.journal_views import JournalViews
+
+SOCKET: Final = "serve.sock"  #: as in `ramet.services.server.server`, which is slow to import
 
 
 class FolderApi:
@@ -36,7 +39,8 @@ class FolderApi:
         self.name, self._folder = str(folder), folder
         self._socket = state_folder(folder) / SOCKET
         self._server = ForwardingApi(str(self._socket))
-        self._journal_api, self._activity = JournalApi(), FolderActivity(folder)
+        self._activity = FolderActivity(folder)
+        self._journal_api: JournalApi | None = None
         self._kernel = StartedKernel(folder, on_start)
         self._views: JournalViews | None = None
         self._opening = asyncio.Lock()
@@ -66,11 +70,19 @@ class FolderApi:
         elif is_act:
             await answer_act(self._folder, scope, receive, send)
         else:
-            await self._journal_api.answer(await self._open_views(), scope, receive, send)
+            views = await self._open_views()
+            assert self._journal_api is not None, "it comes with the views"
+            await self._journal_api.answer(views, scope, receive, send)
 
     async def _open_views(self) -> JournalViews:
         """Return the views of the journal that is there now. Raises Refusal if there is none."""
+        from ramet.web.journal_api import (
+            JournalApi,  # They import all of the host, which a server's page does not need.
+        )
+        from ramet.web.journal_views import JournalViews
+
         async with self._opening:
+            self._journal_api = self._journal_api or JournalApi()
             try:
                 if self._views is None or journal_in(self._folder).stat().st_ino != self._views.inode:
                     views = JournalViews(self._folder, self._activity)

@@ -20,8 +20,8 @@ from ramet.cli.render.sanitize import one_line
 from ramet.cli.signals import Interrupts
 from ramet.cli.sources.choose import SERVER
 from ramet.cli.sources.server import key_in
+from ramet.core.authority import checked_authority
 from ramet.core.errors import InvalidValue, MissingExtra
-from ramet.services.config.validators import page_host_of
 from ramet.web.folder_api import FolderApi
 from ramet.web.forwarding_api import ForwardingApi
 from ramet.web.ui_server import UiServer
@@ -38,7 +38,7 @@ except ModuleNotFoundError as missing:
 
 async def ui(options: Namespace) -> int:
     """Serve the page until SIGTERM or Ctrl-C, and return exit status 0."""
-    names = [page_host_of("--allow-host", each) for each in options.hosts]
+    names = [checked_authority("--allow-host", each) for each in options.hosts]
     logging.getLogger("uvicorn").addHandler(logging.NullHandler())
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
 
