@@ -8,13 +8,14 @@ import os
 import pathlib
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx2
 
 from ramet.host.control.run_queries import journal_in, kernel_of
+from ramet.wire.sse import Parser
 from tests.support.serve_process import ROOT
 from tests.support.serving import short_folder
 from tests.support.ui_process import Ui, ui
@@ -43,6 +44,22 @@ class PageRequests:
     async def ask(self, method: str, path: str, **options: Any) -> httpx2.Response:
         headers = {"authorization": f"Bearer {self.shown.token}"}
         return await self._http.request(method, self.shown.origin + path, headers=headers, timeout=90, **options)
+
+    @asynccontextmanager
+    async def changes(self) -> AsyncIterator[Callable[[str, str], Awaitable[None]]]:
+        """Follow the changes of all runs; yield what waits until one of an agent is in a state."""
+        states, parser, headers = set[tuple[str, str]](), Parser(), {"authorization": f"Bearer {self.shown.token}"}
+        url = f"{self.shown.origin}/v1/changes?ended=true&interval_ms=50"
+        async with self._http.stream("GET", url, headers=headers, timeout=90) as stream:
+            pieces = stream.aiter_raw()
+
+            async def wait_for(agent: str, state: str) -> None:
+                while (agent, state) not in states:
+                    for event in parser.feed(await anext(pieces)):
+                        assert event.event == "changes"
+                        states.update((row["agent"], row["state"]) for row in json.loads(event.data).get("runs", ()))
+
+            yield wait_for
 
     async def get(self, path: str) -> Any:
         answer = await self.ask("GET", path)
@@ -102,8 +119,10 @@ async def test_a_folder_is_read_and_steered_without_a_server() -> None:
             assert not holds(folder)()
 
             # A kernel that is no server: the run is stopped, and its process ends.
-            async with running(folder, "wait") as process:
+            async with page.changes() as wait_for, running(folder, "wait") as process:
+                await wait_for("note", "completed")
                 await eventually((folder / "waiting").exists)
+                await wait_for("wait", "running")
                 (run,) = (await page.get("/v1/runs"))["runs"]
                 assert (await page.get("/ui/about.json"))["kernel"]
                 assert run["state"] == "running"
@@ -115,6 +134,7 @@ async def test_a_folder_is_read_and_steered_without_a_server() -> None:
                 stopped = await page.ask("POST", f"/v1/runs/{run['id']}/stop", content=b"{}")
                 assert stopped.json()["stopped"] == ["main"]
                 assert await process.wait() == 130
+                await wait_for("wait", "cancelled")
 
             # No kernel again: an act starts one, which ends with ramet ui.
             kept = await page.ask("POST", f"/v1/runs/{run['id']}/keep", content=json.dumps({"on": True}).encode())

@@ -18,10 +18,7 @@ PATIENCE_S: Final = 2.0
 
 
 class FolderActivity:
-    """The active trees of a folder, as the journal of the folder is read from outside of its kernel.
-
-    A tree that is active in another process counts as active here.
-    """
+    """The active trees of a folder, as its journal is read from outside of its kernel."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -52,8 +49,8 @@ class FolderActivity:
             return False
 
     def is_here(self, root: str) -> bool:
-        """Return whether a tree was active when the kernel was asked."""
-        return root in self.living
+        """Return False: no tree is in this process. So the feed of changes uses `is_elsewhere`."""
+        return False
 
     async def is_elsewhere(self, root: str) -> bool:
         """Return whether a tree is active in the kernel of this folder."""

@@ -16,6 +16,7 @@ from ramet.services.http.responses import Refusal
 from ramet.services.http.router import Routes
 from ramet.services.http.schemas import Newest
 from ramet.services.http.sse import Streams, encode_events
+from ramet.services.operator.changes import ChangeOptions
 from ramet.services.operator.contract import EventOptions, Paging, PassageFilter, RunFilter
 from ramet.web.journal_views import JournalViews
 
@@ -54,6 +55,12 @@ async def _events(call: _Call) -> Any:
     return call.streams.stream(encode_events(call.views.runs.events(run, options)))
 
 
+async def _changes(call: _Call) -> Any:
+    options = query_of(call.request, ChangeOptions)
+    options.after = call.request.headers.get("last-event-id") or options.after
+    return call.streams.stream(encode_events(await call.views.changes(options), "changes"))
+
+
 async def _approvals(call: _Call) -> Any:
     return await call.views.approvals(query_of(call.request, Paging))
 
@@ -79,6 +86,7 @@ _HANDLERS: Final[tuple[tuple[Endpoint[Any], Handle], ...]] = (
     (endpoints.GET_RUN, _run),
     (endpoints.RUN_TREE, _tree),
     (endpoints.RUN_EVENTS, _events),
+    (endpoints.CHANGES, _changes),
     (endpoints.LIST_APPROVALS, _approvals),
     (endpoints.LIST_SCHEDULES, _schedules),
     (endpoints.LIST_SESSIONS, _sessions),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import AsyncGenerator, Collection
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Self
@@ -17,6 +17,8 @@ from ramet.host.control.run_queries import JournalReader, journal_in
 from ramet.host.control.schedules import ScheduleTable
 from ramet.host.control.socket import ListPauses, NoKernel, Refused, send_request
 from ramet.host.schedules.view import view_now
+from ramet.services.operator.change_feed import ChangeFeed, ChangeMessage, parse_cursor
+from ramet.services.operator.changes import ChangeOptions
 from ramet.services.operator.contract import Approval, ApprovalPage, Paging, SchedulePage
 from ramet.services.operator.runs import RunViews, checked_limit
 from ramet.services.operator.safety import GateViews
@@ -40,6 +42,7 @@ class JournalViews:
         self.runs = RunViews(self, steering, activity.is_elsewhere)
         self.sessions = SessionViews(self, folder, activity.is_elsewhere)
         self.gates = GateViews(self)
+        self._feed = ChangeFeed(lambda: self.store, activity)
 
     @property
     def living(self) -> Collection[str]:
@@ -52,6 +55,12 @@ class JournalViews:
 
     async def __aexit__(self, *_: object) -> None:
         await self.store.close()
+
+    async def changes(self, options: ChangeOptions) -> AsyncGenerator[ChangeMessage, None]:
+        """Return the messages about changes of all runs, or of a run and all below it. Raises Unknown, InvalidValue."""
+        parse_cursor(options.after)
+        root, path = await self.runs.place_of(options.run) if options.run else ("", "")
+        return self._feed.changes(options, root, path)
 
     async def approvals(self, request: Paging) -> ApprovalPage:
         """Return the open questions and the runs at limits, the oldest first, also those of interrupted trees.
