@@ -160,6 +160,10 @@ async def test_an_interrupted_run_goes_on_by_the_page_and_a_read_only_page_start
             assert (await page.ask("POST", f"/v1/runs/{run['id']}/resume")).status_code == 403
             assert not holds(folder)()
         async with requests("--dir", str(folder)) as page:
+            refused = await page.ask("POST", f"/v1/runs/{run['id']}/stop", content=b"{}")
+            assert (refused.status_code, f"ramet resume {run['id']}" in refused.json()["detail"]) == (409, True)
+            assert (await page.ask("POST", "/v1/approvals/none", content=b'{"allowed": true}')).status_code == 404
+            assert not holds(folder)()
             assert (await page.ask("POST", f"/v1/runs/{run['id']}/resume")).status_code == 204
             assert "ramet resume" in await page.shown.next_line()
             (folder / "go").touch()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -70,7 +70,8 @@ _ACTS: Final[tuple[tuple[Endpoint[Any], Build], ...]] = (
     (endpoints.KEEP_RUN, _keep),
     (endpoints.ANSWER_APPROVAL, _answer),
 )
-_ROUTES: Final = Routes[tuple[Endpoint[Any], Build]]({act[0].path: act for act in _ACTS})
+_ROUTES: Final = Routes[Endpoint[Any]]({endpoint.path: endpoint for endpoint, _ in _ACTS})
+_BUILDERS: Final = {endpoint.id: build for endpoint, build in _ACTS}
 _STATUS_BY_ERROR: Final = {
     errors.Unknown.__name__: HTTPStatus.NOT_FOUND,
     errors.InvalidValue.__name__: HTTPStatus.UNPROCESSABLE_ENTITY,
@@ -78,27 +79,33 @@ _STATUS_BY_ERROR: Final = {
 }
 
 
-def resumed_run(scope: Scope) -> str | None:
-    """Return the run that a request resumes; None for other requests."""
+class ActTarget(NamedTuple):
+    """What a request acts on: a run, or an approval."""
+
+    endpoint: Endpoint[Any]
+    name: str
+
+
+def target_of(scope: Scope) -> ActTarget | None:
+    """Return what a request acts on; None for a request that only a server answers."""
     route = _ROUTES.find(scope["raw_path"].decode("latin-1"))
-    is_resume = route is not None and route.target[0] is endpoints.RESUME_RUN and scope["method"] == "POST"
-    return route.names["run"] if route is not None and is_resume else None
+    if route is None or scope["method"] != route.target.method:
+        return None
+    (name,) = route.names.values()
+    return ActTarget(route.target, name)
 
 
 async def answer_act(folder: Path, scope: Scope, receive: Receive, send: Send) -> None:
     """Ask the kernel of a folder for an act. Raises Refusal, InvalidValue."""
-    route = _ROUTES.find(scope["raw_path"].decode("latin-1"))
-    if route is None or scope["method"] != route.target[0].method:
+    if (target := target_of(scope)) is None:
         detail = "the kernel of this folder is no server, and does not do this: end it, and run ramet serve"
         raise Refusal(HTTPStatus.CONFLICT, detail)
-    endpoint, build = route.target
-    (name,) = route.names.values()
-    request = build(name, await read_body(receive))
+    request = _BUILDERS[target.endpoint.id](target.name, await read_body(receive))
     try:
         outcome = await socket.send_request(folder, request)
     except socket.NoKernel as problem:
         raise Refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(problem)) from None
     except socket.Refused as refusal:
         raise Refusal(_STATUS_BY_ERROR.get(refusal.kind, HTTPStatus.CONFLICT), str(refusal)) from None
-    has_answer = endpoint.answers is not type(None)
+    has_answer = target.endpoint.answers is not type(None)
     await (responses.json(outcome) if has_answer else Response(status_code=204))(scope, receive, send)

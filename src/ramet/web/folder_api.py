@@ -15,8 +15,9 @@ from starlette.types import Receive, Scope, Send
 
 from ramet.disk.state_folder import state_folder
 from ramet.host.control.run_queries import NoJournal, journal_in
+from ramet.services.http import endpoints
 from ramet.services.http.responses import Refusal
-from ramet.web.control_api import answer_act, resumed_run
+from ramet.web.control_api import ActTarget, answer_act, target_of
 from ramet.web.folder_activity import FolderActivity
 from ramet.web.forwarding_api import ForwardingApi
 from ramet.web.started_kernel import StartedKernel
@@ -62,8 +63,11 @@ class FolderApi:
         """Answer a request. Raises Refusal, RametError."""
         is_act = scope["method"] != "GET"
         if is_act and not await self.has_kernel():
-            if (run := resumed_run(scope)) is not None:
-                return await self._resume(run, scope, receive, send)
+            target = target_of(scope)
+            if target is not None and target.endpoint is endpoints.RESUME_RUN:
+                return await self._resume(target.name, scope, receive, send)
+            if target is not None and target.endpoint is not endpoints.KEEP_RUN:
+                raise Refusal(HTTPStatus.CONFLICT, await self._advice(target))
             await self._kernel.serve(self._is_served)
         if self._has_server():
             await self._server(scope, receive, send)
@@ -102,6 +106,15 @@ class FolderApi:
 
         await self._kernel.resume(row.root, is_resumed)
         await Response(status_code=HTTPStatus.NO_CONTENT)(scope, receive, send)
+
+    async def _advice(self, target: ActTarget) -> str:
+        """Return why nothing can be done now. Raises Refusal, Unknown."""
+        views, run = await self._open_views(), target.name
+        if target.endpoint is endpoints.ANSWER_APPROVAL:
+            run = await views.run_of_approval(target.name)
+        if (row := await views.runs.run(run)).is_over:
+            return f"run {run!r} has ended ({row.state})"
+        return f"no kernel runs {row.path}, which was interrupted: first resume it, here or with `ramet resume {run}`"
 
     async def _is_served(self) -> bool:
         return self._has_server()

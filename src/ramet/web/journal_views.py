@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Collection
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Self
 
 from msgspec import convert
 
-from ramet.core.errors import DamagedTree
+from ramet.core.errors import DamagedTree, Unknown
 from ramet.core.replay.paused_limits import describe_pause, recorded_pauses
 from ramet.core.replay.replay import TreeReplay
 from ramet.host.control.operator import OperatorControl
@@ -78,6 +79,17 @@ class JournalViews:
             if root not in self.living or paused is None:
                 approvals += _paused_runs(replay)
         return paginate(sorted([*approvals, *(paused or ())], key=lambda each: each.asked_at), request)
+
+    async def run_of_approval(self, approval: str) -> str:
+        """Return the run that waits for an answer. Raises Unknown."""
+        reader = JournalReader(self.store, self.living)
+        for root in await reader.trees():
+            with suppress(DamagedTree):
+                replay = await reader.replay(root)
+                for each in (*_questions(replay), *_paused_runs(replay)):
+                    if each.id == approval:
+                        return each.run
+        raise Unknown("approval", approval)
 
     async def schedules(self, request: Paging) -> SchedulePage:
         """Return a page of the schedules, in order of their ids. Raises InvalidValue."""
