@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
@@ -16,7 +16,7 @@ from ramet.core.replay.replay import TreeReplay
 from ramet.host.control.operator import OperatorControl
 from ramet.host.control.run_queries import LOOK_S, RunRow, rows_of
 from ramet.host.journal.blobs import load_blob
-from ramet.host.journal.journal import TREES, Journal
+from ramet.host.journal.journal import TREES
 from ramet.host.journal.stored_events import decode_stored, replay_tree, stored_events
 from ramet.host.journal.ttl import Lifetime, lifetimes_of
 from ramet.services.operator.contract import MOST, EventOptions, Paging, RunFilter, RunPage
@@ -28,6 +28,18 @@ _BLOB_NAME = re.compile(r"[0-9a-f]{64}\Z")
 PAGE = 1_000  #: events that are read at a time
 IsElsewhere = Callable[[str], Awaitable[bool]]
 AgentPaths = Callable[[], Mapping[str, str]]
+
+
+class RecordedTrees(Protocol):
+    """The journal of a running kernel, or one that is only read."""
+
+    @property
+    def store(self) -> Store:
+        """The open store."""
+
+    @property
+    def living(self) -> Collection[str]:
+        """The roots of the trees that are active."""
 
 
 class RunPlace(NamedTuple):
@@ -42,7 +54,7 @@ class RunViews:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: RecordedTrees,
         steering: OperatorControl,
         is_elsewhere: IsElsewhere,
         agent_paths: AgentPaths = lambda: {},
