@@ -4,17 +4,29 @@ import {Api} from "./data/api.mjs";
 import {share} from "./data/feed.mjs";
 import {Rows} from "./data/rows.mjs";
 import {takeToken} from "./data/token.mjs";
-import {ActDialog, ACTS} from "./views/act_dialog.mjs";
-import {AgentLists} from "./views/agent_lists.mjs";
+import {waitingCount} from "./tree/state.mjs";
 import {Connection, Gone, Locked, useIdleLogout} from "./views/connection.mjs";
-import {Help} from "./views/help.mjs";
 import {useRows} from "./views/hooks.mjs";
-import {Inbox, waitingCount} from "./views/inbox.mjs";
-import {RunView} from "./views/run_view.mjs";
-import {Passages, Schedules} from "./views/records.mjs";
 import {TreeTable} from "./views/tree_table.mjs";
 
 const VIEWS = [["", "Trees"], ["inbox", "Inbox"], ["agents", "Teams and agents"], ["schedules", "Schedules"], ["safety", "Safety"]];
+
+// The other views are loaded after the first one is drawn, and stay.
+const later = (load, name) => {
+  const Later = (props) => {
+    const [View, setView] = useState(null), [error, setError] = useState(null);
+    useEffect(() => void load().then((module) => setView(() => module[name]), setError), []);
+    return View ? html`<${View} ...${props} />` : error ? html`<p class="trouble page" role="alert">This view could not be loaded: reload the page once its server is back.</p>` : null;
+  };
+  return Object.assign(Later, {load});
+};
+const RunView = later(() => import("./views/run_view.mjs"), "RunView");
+const Inbox = later(() => import("./views/inbox.mjs"), "Inbox");
+const AgentLists = later(() => import("./views/agent_lists.mjs"), "AgentLists");
+const Schedules = later(() => import("./views/records.mjs"), "Schedules");
+const Passages = later(() => import("./views/records.mjs"), "Passages");
+const ActDialog = later(() => import("./views/act_dialog.mjs"), "ActDialog");
+const Help = later(() => import("./views/help.mjs"), "Help");
 
 const route = () => location.hash.replace(/^#\/?/, "").split("/").map((each) => decodeURIComponent(each));
 
@@ -32,7 +44,7 @@ function App({token}) {
   const [locked, setLocked] = useState(token ? "" : "This tab has no token.");
   const [about, setAbout] = useState({read_only: false, kernel: true});
   const [connection, setConnection] = useState({kind: "connecting"}), [goneSince, setGoneSince] = useState("");
-  const [ended, setEnded] = useState(false), [dialog, setDialog] = useState(null);
+  const [ended, setEnded] = useState(null), [dialog, setDialog] = useState(null);
   const api = useMemo(() => new Api(token, () => setLocked("The token is not valid, or its time is over.")), [token]);
   const rows = useMemo(() => new Rows(), [api, ended]);
   const [view = "", id = "", tab = ""] = useRoute();
@@ -46,10 +58,13 @@ function App({token}) {
     const hear = (state) => {
       if (state.kind === "refused") return setLocked("The token is not valid, or its time is over.");
       if (state.kind === "gone") setGoneSince((since) => since || new Date().toISOString());
-      if (state.kind === "live") setGoneSince("");
+      if (state.kind === "live") {
+        setGoneSince("");
+        if (ended === null && rows.isComplete && !rows.nodes.size) setEnded(true); // Nothing is active: show what is recorded.
+      }
       setConnection((old) => (old.kind === state.kind && old.retryAt === state.retryAt && old.isLeader === state.isLeader ? old : state));
     };
-    share(api, rows, {ended, signal: end.signal, onState: hear});
+    share(api, rows, {ended: Boolean(ended), signal: end.signal, onState: hear});
     return () => end.abort();
   }, [api, rows, locked]);
   useIdleLogout(api, locked ? 0 : about.idle_minutes, setLocked);
@@ -65,11 +80,10 @@ function App({token}) {
   const page = {
     api, rows, about, ended, setEnded,
     act: (act, row) => {
-      const form = typeof act === "string" ? ACTS[act] : act;
-      if (!about.read_only && form && (row || form.url)) setDialog({act: form, row});
+      if (!about.read_only && (row || act.url)) setDialog({act, row, key: Date.now()});
     },
   };
-  const close = () => setDialog(null);
+  const close = () => setDialog((now) => (now === dialog ? null : now));
   return html`
     <header class="top"><${Navigation} page=${page} view=${view} />
       <span class="folder"><bdi>${about.dir ?? ""}</bdi></span>
@@ -82,7 +96,7 @@ function App({token}) {
       : view === "schedules" ? html`<${Schedules} page=${page} />`
       : view === "safety" ? html`<${Passages} page=${page} />`
       : html`<${TreeTable} page=${page} />`}</main>
-    ${dialog?.act && html`<${ActDialog} page=${page} ...${dialog} onClose=${close} />`}
+    ${dialog?.act && html`<${ActDialog} key=${dialog.key} page=${page} act=${dialog.act} row=${dialog.row} onClose=${close} />`}
     ${dialog?.help && html`<${Help} onClose=${close} />`}`;
 }
 
@@ -97,5 +111,5 @@ function Navigation({page, view}) {
 }
 
 const root = document.getElementById("app");
-performance.mark("ramet-first-draw");
 render(html`<${App} token=${takeToken()} />`, root);
+setTimeout(() => [RunView, Inbox, AgentLists, Schedules, ActDialog, Help].forEach((each) => each.load().catch(() => {})), 1000);

@@ -15,12 +15,14 @@ export async function follow(api, rows, {ended, signal, onState, onMessage = () 
   while (!signal.aborted) {
     onState({kind: "connecting"});
     try {
-      if (!rows.cursor) rows.restart();
+      let isFirst = !rows.cursor;
       const query = new URLSearchParams({ended: String(ended), interval_ms: "200"});
       if (rows.cursor) query.set("after", rows.cursor);
       for await (const event of api.stream(`/v1/changes?${query}`, {signal})) {
         if (event.type === "changes") {
           const change = JSON.parse(event.data);
+          change.reset ||= isFirst;
+          isFirst = false;
           rows.apply(change, event.id);
           onMessage(change, event.id);
           wait = FIRST_WAIT_MS;
@@ -65,8 +67,7 @@ export async function share(api, rows, {ended, signal, onState}) {
       channel.postMessage({kind: "picture", to: data.from, cursor: rows.cursor, change: rows.picture(), state});
     } else if (data.kind === "picture" && data.to === me) {
       hasPicture = true;
-      rows.restart();
-      rows.apply(data.change, data.cursor);
+      rows.apply({...data.change, reset: true}, data.cursor);
       tell(data.state);
     } else if (data.kind === "change" && hasPicture) {
       rows.apply(data.change, data.cursor);

@@ -35,9 +35,13 @@ export class Rows {
   }
 
   /** Apply one message of the feed. */
-  apply({runs = [], removed = [], complete = true}, cursor = "") {
+  apply({runs = [], removed = [], complete = true, reset = false}, cursor = "") {
+    if (reset) this.restart();
     for (const row of runs) this.#put(row);
-    for (const id of removed) this.#remove(id);
+    for (const id of removed) {
+      for (const row of this.below(id).rows.reverse()) this.#remove(row.id);
+      this.#remove(id);
+    }
     if (complete && !this.isComplete) {
       for (const node of [...this.nodes.values()]) if (node.generation < this.#generation) this.#remove(node.id);
       this.isComplete = true;

@@ -6,7 +6,7 @@ export function takeToken(place = location, storage = sessionStorage) {
   const match = /^#token=([^&]+)/.exec(place.hash);
   if (match) {
     storage.setItem(NAME, decodeURIComponent(match[1]));
-    history.replaceState(null, "", place.pathname + place.search + "#/");
+    history.replaceState(null, "", place.pathname + place.search);
   }
   return storage.getItem(NAME) || "";
 }

@@ -73,6 +73,7 @@ export class Transcript {
   sandbox = null; //: the newest sandbox_started
   #calls = new Map();
   #partial = new Map();
+  #count = 0;
 
   /** Add one event. The events of one run come in their order. */
   apply(event) {
@@ -89,7 +90,7 @@ export class Transcript {
         isOpen: false, status: event.status, preview: event.preview, elapsed_ms: event.elapsed_ms, spilled: event.spilled_to,
       });
     }
-    if (type === "run_ended") return this.items.push({kind: "end", result: event.result, at, seq});
+    if (type === "run_ended") return this.#add({kind: "end", result: event.result, at, seq});
     if (type === "endpoint_asked") {
       const name = `${event.host}:${event.port}`, each = this.endpoints.get(name) ?? {allowed: 0, denied: 0, reason: ""};
       each[event.allowed ? "allowed" : "denied"] += 1;
@@ -97,8 +98,13 @@ export class Transcript {
       this.endpoints.set(name, each);
     }
     if (NOTES[type] && type !== "intention_decided") {
-      this.items.push({kind: "note", type, text: describe(event), isBad: BAD.has(type), at, seq});
+      this.#add({kind: "note", type, text: describe(event), isBad: BAD.has(type), at, seq});
     }
+  }
+
+  #add(item) {
+    item.key = this.#count++;
+    this.items.push(item);
   }
 
   #call(id, event) {
@@ -106,7 +112,7 @@ export class Transcript {
     if (!call) {
       call = {kind: "call", id, tool: event.tool ?? event.name ?? "", args: event.args ?? {}, at: event.at, seq: event.seq};
       if (id) this.#calls.set(id, call);
-      this.items.push(call);
+      this.#add(call);
     }
     return call;
   }
@@ -119,10 +125,10 @@ export class Transcript {
       return Object.assign(call, {isOpen: false, result: blocksOf(message), status: call.status ?? (message.status === "error" ? "error" : "ok")});
     }
     const blocks = blocksOf(message);
-    if (blocks.length) this.items.push({kind: "message", role: kind ?? "?", name: message?.name, blocks, at, seq, usage, exhausted});
+    if (blocks.length) this.#add({kind: "message", role: kind ?? "?", name: message?.name, blocks, at, seq, usage, exhausted});
     for (const each of message?.tool_calls ?? []) this.#call(each.id, {tool: each.name, args: each.args, at, seq});
     for (const each of message?.invalid_tool_calls ?? []) {
-      this.items.push({kind: "note", text: brief(`An invalid call of ${each.name}: ${each.error ?? asText(each.args)}`, 400), isBad: true, at, seq});
+      this.#add({kind: "note", text: brief(`An invalid call of ${each.name}: ${each.error ?? asText(each.args)}`, 400), isBad: true, at, seq});
     }
   }
 
@@ -131,7 +137,7 @@ export class Transcript {
     if (!item) {
       item = {kind: "message", role: "ai", isPartial: true, blocks: [{kind: "text", text: ""}], at, seq: 0};
       this.#partial.set(step_id, item);
-      this.items.push(item);
+      this.#add(item);
     }
     item.blocks[0].text += text;
   }

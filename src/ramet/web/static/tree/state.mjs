@@ -35,3 +35,16 @@ export function nameOf(row) {
 /** Return the path for people: an agent of a server is named by its own path. */
 export const shownPath = (row) =>
   (row.agent_path ? row.agent_path + String(row.path).replace(/^main/, "") : String(row.path));
+
+let counted = {rows: null, version: -1, count: 0};
+
+/** Return how many questions and runs at limits wait for a person, as far as the rows tell. */
+export function waitingCount(rows) {
+  if (counted.rows === rows && counted.version === rows.version) return counted.count;
+  let count = 0;
+  for (const {row} of rows.nodes.values()) {
+    if (!row.is_over) count += row.approvals?.length || (row.waits_for === "person" || row.waits_for === "limit" ? 1 : 0);
+  }
+  counted = {rows, version: rows.version, count};
+  return count;
+}

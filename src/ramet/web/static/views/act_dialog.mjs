@@ -51,7 +51,7 @@ export const ACTS = {
     title: "Message", button: "Send", path: "/mail", body: ({text}) => ({text}),
     about: () => html`<p>The run reads the message at its next step.</p>`,
     fields: [{name: "text", label: "Message", type: "textarea", isRequired: true}],
-    receipt: (answer) => html`<p>The message was <${Words} text=${answer.mail} />.</p>`,
+    receipt: (answer) => html`<p><${Words} text=${answer.mail} most=${400} /></p>`,
   },
   raise: {
     title: "Raise limits", button: "Raise", path: "/limits",
@@ -82,20 +82,22 @@ function Field({field, values, set}) {
     : html`<input type=${type} min=${type === "number" ? 0 : undefined} step=${type === "number" ? "any" : undefined} dir="auto" value=${values[name] ?? ""} ...${shared} />`}</label>`;
 }
 
+/** Close the dialog that a button is in; the focus goes back to where it was. */
+export const close = (event) => event.currentTarget.closest("dialog").close();
+
 /** A modal dialog: `onClose` is called when it closes, by a button or by Escape. */
 export function Dialog({title, onClose, children}) {
   const box = useRef();
   useEffect(() => {
-    const before = document.activeElement;
     box.current.showModal();
-    return () => before?.focus?.();
   }, []);
   return html`<dialog ref=${box} aria-labelledby="dialog-title" onClose=${onClose}>
     <h2 id="dialog-title">${title}</h2>${children}</dialog>`;
 }
 
-/** Ask for an act of ACTS, or of that form, on `row`. */
-export function ActDialog({page, act, row, onClose}) {
+/** Ask for an act on `row`: one of ACTS by its name, or another one in that form. */
+export function ActDialog({page, act: name, row, onClose}) {
+  const act = ACTS[name] ?? name;
   const [values, set] = useState(act.values ?? {}), [state, setState] = useState({kind: "asks"});
   const fields = typeof act.fields === "function" ? act.fields(row) : act.fields;
   const send = async (event) => {
@@ -112,13 +114,13 @@ export function ActDialog({page, act, row, onClose}) {
     ${row && html`<p class="of"><${Words} text=${shownPath(row)} most=${400} /></p>`}
     ${state.kind === "sent"
       ? html`<div class="receipt" role="status">${act.receipt(state.answer)}</div>
-        <div class="buttons"><button type="button" autofocus onClick=${onClose}>Close</button></div>`
+        <div class="buttons"><button type="button" autofocus onClick=${close}>Close</button></div>`
       : html`<form onSubmit=${send}>
         ${act.about?.(page.rows, row)}
         ${fields.map((field) => html`<${Field} key=${field.name} field=${field} values=${values} set=${set} />`)}
         <${Trouble} error=${state.error} />
         <div class="buttons">
-          <button type="button" onClick=${onClose}>Cancel</button>
+          <button type="button" onClick=${close}>Cancel</button>
           <button type="submit" class=${act.isDangerous ? "danger" : "main"} disabled=${state.kind === "sends"}>${state.kind === "sends" ? "Waiting for the receipt…" : act.button}</button>
         </div>
       </form>`}

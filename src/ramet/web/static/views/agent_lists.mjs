@@ -3,7 +3,7 @@ import {html} from "../html.mjs";
 import {count, dateAndTime, money} from "../data/format.mjs";
 import {useLoaded} from "./hooks.mjs";
 import {Bar} from "./tree_row.mjs";
-import {Trouble, Words} from "./words.mjs";
+import {RunLink, Trouble, Words} from "./words.mjs";
 
 const AGAIN_MS = 5_000;
 
@@ -34,7 +34,7 @@ export function AgentLists({page}) {
     ${agents.value && !agents.value.agents.length && html`<p class="soft">There are no agents.</p>`}
     ${agents.value?.agents.length > 0 && html`<div class="scroll" tabindex="0"><table class="table"><thead><tr><th>Path</th><th>Type</th><th>State</th><th>Turns</th><th>Isolation</th><th>Team</th><th></th></tr></thead>
       <tbody>${agents.value.agents.slice(0, 1000).map((each) => html`<tr key=${each.id}>
-        <td>${each.run ? html`<a href=${`#/run/${encodeURIComponent(each.run)}`}><${Words} text=${each.path} /></a>` : html`<${Words} text=${each.path} />`}</td>
+        <td>${each.run ? html`<${RunLink} id=${each.run} text=${each.path} />` : html`<${Words} text=${each.path} />`}</td>
         <td><${Words} text=${each.agent_type} /></td><td>${each.state}${each.error ? html`: <${Words} text=${each.error.message} />` : ""}</td>
         <td>${each.turns}</td><td>${each.isolation}</td><td><${Words} text=${names.get(each.team) ?? each.team} /></td>
         <td>${!page.about.read_only && each.state === "working" && html`<button type="button" onClick=${() => page.act(interruptAct(each), null)}>Interrupt</button>`}</td></tr>`)}</tbody></table></div>`}

@@ -5,6 +5,7 @@ import {brief} from "../data/text.mjs";
 import {flame} from "../tree/flame.mjs";
 import {elapsed, nameOf, stateOf} from "../tree/state.mjs";
 import {useNow} from "./hooks.mjs";
+import {runAddress} from "./words.mjs";
 
 const HEIGHT = 20;
 
@@ -17,6 +18,6 @@ export function Flame({page, id}) {
   return html`<section><div class="toolbar"><label>Width by <select value=${by} onChange=${(event) => setBy(event.target.value)}><option value="time">time</option><option value="cost">cost</option></select></label>
       <span class="soft">${by === "time" ? `${duration(to - from)} in all` : "USD of the subtree; tokens where nothing was paid"}${hidden ? `; ${hidden} narrow bars are left out` : ""}</span></div>
     <ul class="flame" style=${{height: `${levels * HEIGHT}px`}}>${bars.map(({id: run, row, depth, left, width}) => html`<li key=${run}>
-      <a href=${`#/run/${encodeURIComponent(run)}/flame`} class=${`flame-bar ${stateOf(row).kind}`} title=${words(row)} aria-label=${words(row)}
+      <a href=${runAddress(run, "flame")} class=${`flame-bar ${stateOf(row).kind}`} title=${words(row)} aria-label=${words(row)}
         style=${{left: `${left * 100}%`, width: `${width * 100}%`, top: `${depth * HEIGHT}px`}}><bdi dir="auto">${width > 0.03 ? brief(nameOf(row), 60) : ""}</bdi></a></li>`)}</ul></section>`;
 }

@@ -3,24 +3,10 @@ import {html, useState} from "../html.mjs";
 import {count, dateAndTime, duration, money} from "../data/format.mjs";
 import {asText} from "../data/text.mjs";
 import {useLoaded, useNow, useRows} from "./hooks.mjs";
-import {LongWords, Trouble, Words} from "./words.mjs";
+import {waitingCount} from "../tree/state.mjs";
+import {LongWords, RunLink, Trouble, Words} from "./words.mjs";
 
 const AGAIN_MS = 5_000;
-let counted = {rows: null, version: -1, count: 0};
-
-/** Return how many runs wait for a person or at a limit, as far as the rows tell. */
-export function waitingCount(rows) {
-  if (counted.rows === rows && counted.version === rows.version) return counted.count;
-  let total = 0;
-  for (const {row} of rows.nodes.values()) {
-    if (row.is_over) continue;
-    const asked = row.approvals?.length ?? 0;
-    total += asked || (row.waits_for === "person" || row.waits_for === "limit" ? 1 : 0);
-  }
-  counted = {rows, version: rows.version, count: total};
-  return total;
-}
-
 // Names of arguments in which tools that write get the old and the new text.
 const OLD = ["old_string", "old_text", "old"], NEW = ["new_string", "new_text", "new", "content"];
 const first = (args, names) => names.map((each) => args[each]).find((each) => typeof each === "string");
@@ -34,7 +20,7 @@ function Change({args}) {
 }
 
 function Limit({limit}) {
-  return html`<p>At the limit of <a href=${`#/run/${encodeURIComponent(limit.scope_run)}`}><${Words} text=${limit.scope} /></a>:
+  return html`<p>At the limit of <${RunLink} id=${limit.scope_run} text=${limit.scope} />:
     ${` ${limit.resource.replaceAll("_", " ")}`}, ${count(limit.asked)} asked, ${count(limit.left)} left. To allow it adds <b>${limit.amount}</b>.</p>`;
 }
 
@@ -52,7 +38,7 @@ function Ask({page, ask, onAnswer}) {
   };
   const usage = ask.usage ?? {};
   return html`<article class="card" aria-label=${ask.kind === "limit" ? "Run at a limit" : "Question"}>
-    <div class="ask-head"><h2><a href=${`#/run/${encodeURIComponent(ask.run)}`}><${Words} text=${ask.path} most=${300} /></a></h2>
+    <div class="ask-head"><h2><${RunLink} id=${ask.run} text=${ask.path} /></h2>
       <span class="soft"><${Words} text=${ask.agent} most=${60} /> · asked ${duration(now - Date.parse(ask.asked_at))} ago
         · ${money(usage.usd ?? 0)} USD and ${count((usage.input_tokens ?? 0) + (usage.output_tokens ?? 0))} tokens so far</span>
       ${ask.deadline && html`<span class="high" title=${dateAndTime(ask.deadline)}>denied in ${duration(Math.max(0, Date.parse(ask.deadline) - now))}</span>`}</div>

@@ -3,7 +3,7 @@ import {html, useState} from "../html.mjs";
 import {clock, dateAndTime} from "../data/format.mjs";
 import {asText} from "../data/text.mjs";
 import {useLoaded} from "./hooks.mjs";
-import {LongWords, Trouble, Words} from "./words.mjs";
+import {LongWords, RunLink, Trouble, Words} from "./words.mjs";
 
 const AGAIN_MS = 5_000;
 const path = (id, rest) => `/v1/schedules/${encodeURIComponent(id)}/${rest}`;
@@ -17,7 +17,7 @@ function Ticks({page, id}) {
   const ticks = useLoaded((signal) => page.api.get(path(id, "results"), {signal}), [id], AGAIN_MS);
   return html`<${Trouble} error=${ticks.error} /><ul class="rights">${(ticks.value?.results ?? []).slice().reverse().map((each) => html`<li>
     <span class="time">${dateAndTime(each.tick)}</span> ${String(each.status).replaceAll("_", " ")}
-    ${each.run && html` <a href=${`#/run/${encodeURIComponent(each.run)}`}>run</a>`} ${each.error && html`<${Words} text=${each.error.message} />`}
+    ${each.run && html` <${RunLink} id=${each.run} text="run" />`} ${each.error && html`<${Words} text=${each.error.message} />`}
     ${each.text && html`<${Words} text=${each.text} />`}</li>`)}</ul>`;
 }
 
@@ -54,6 +54,6 @@ export function Passages({page}) {
     <${Trouble} error=${list.error} retry=${list.reload} />
     ${list.value && !list.value.entries.length && html`<p class="soft">No call has come to a safety gate.</p>`}
     <ul class="rights">${(list.value?.entries ?? []).map(({cursor, event}) => html`<li key=${cursor}><span class="time">${clock(event.at)}</span>
-      <a href=${`#/run/${encodeURIComponent(event.run)}`}><${Words} text=${event.path} /></a> <b><${Words} text=${event.tool} most=${60} /></b>
+      <${RunLink} id=${event.run} text=${event.path} /> <b><${Words} text=${event.tool} most=${60} /></b>
       ${event.committed === false ? html` <span class="high">aborted</span>` : event.committed ? " committed" : ""} <${Words} text=${event.reason ?? asText(event.args ?? event.preview ?? "")} most=${240} /></li>`)}</ul></div>`;
 }

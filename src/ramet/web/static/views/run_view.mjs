@@ -7,14 +7,15 @@ import {readRun} from "../data/run_events.mjs";
 import {brief} from "../data/text.mjs";
 import {transcriptOf} from "../data/transcript.mjs";
 import {limitsOf} from "../tree/limits.mjs";
-import {canAct, elapsed, isPaused, nameOf, shownPath, silentFor} from "../tree/state.mjs";
+import {elapsed, nameOf, shownPath, silentFor} from "../tree/state.mjs";
+import {Acts} from "./acts.mjs";
 import {EventList} from "./event_list.mjs";
 import {Flame} from "./flame.mjs";
 import {useLoaded, useNow, useRows} from "./hooks.mjs";
 import {Files, Rights, RunState} from "./run_parts.mjs";
 import {TranscriptView} from "./transcript_view.mjs";
 import {Bar, sandboxWords, State} from "./tree_row.mjs";
-import {Trouble, Words} from "./words.mjs";
+import {runAddress, RunLink, Trouble, Words} from "./words.mjs";
 
 const TABS = [["", "Transcript"], ["events", "Events"], ["rights", "Sandbox and rights"], ["files", "Files"], ["state", "State"], ["flame", "Flame"]];
 
@@ -50,22 +51,12 @@ function Facts({row, now}) {
     ${limitsOf(row).map((each) => html`<div><dt>Limit</dt><dd><${Bar} limit=${each} all=${each.words} /> ${each.words}</dd></div>`)}</dl>`;
 }
 
-function Buttons({page, row}) {
-  if (page.about.read_only || !canAct(row)) return page.about.read_only ? html`<span class="soft">read-only</span>` : html`<span class="acts"><button type="button" onClick=${() => page.act("keep", row)}>Keep</button></span>`;
-  return html`<span class="acts" role="group" aria-label="Acts on this run">
-    <button type="button" onClick=${() => page.act("message", row)}>Message</button>
-    <button type="button" onClick=${() => page.act(isPaused(row) ? "resume" : "pause", row)}>${isPaused(row) ? "Resume" : "Pause"}</button>
-    <button type="button" onClick=${() => page.act("raise", row)}>Raise</button>
-    <button type="button" onClick=${() => page.act("keep", row)}>Keep</button>
-    <button type="button" class="danger" onClick=${() => page.act("stop", row)}>Stop</button></span>`;
-}
-
 /** The form of an act that begins a new tree with the messages of `row` up to the event `seq`. */
 const forkAct = (row, seq) => ({
   title: `Fork from event ${seq}`, button: "Fork", path: "/fork", body: ({prompt}) => ({at: seq, prompt}),
   about: () => html`<p>A new tree begins with the messages up to here. This run is not changed.</p>`,
   fields: [{name: "prompt", label: "Prompt of the new run", type: "textarea", isRequired: true}],
-  receipt: (answer) => html`<p>The new run is <a href=${`#/run/${encodeURIComponent(answer.id ?? answer.run ?? "")}`}>${answer.id ?? answer.run ?? ""}</a>.</p>`,
+  receipt: (answer) => html`<p>The new run is <${RunLink} id=${answer.id} text=${answer.id} />.</p>`,
 });
 
 function Slider({events, at, setAt}) {
@@ -94,16 +85,15 @@ export function RunView({page, id, tab}) {
   const children = (node?.children ?? []).map((each) => each.row);
   const above = page.rows.line(id).slice(0, -1);
   const fork = page.about.read_only ? null : (item) => page.act(forkAct(row, item.seq), row);
-  const address = (name) => `#/run/${encodeURIComponent(id)}/${name}`;
   const shown = at === null ? events : events.slice(0, at);
   return html`<div class="page run">
-    <nav class="trail" aria-label="Runs above"><a href="#/">Trees</a>${above.map((each) => html` / <a href=${`#/run/${encodeURIComponent(each.id)}`}><${Words} text=${nameOf(each)} most=${80} /></a>`)}</nav>
-    <div class="title"><h1><${Words} text=${shownPath(row)} most=${300} /></h1><${Buttons} page=${page} row=${row} /></div>
+    <nav class="trail" aria-label="Runs above"><a href="#/">Trees</a>${above.map((each) => html` / <${RunLink} id=${each.id} text=${nameOf(each)} most=${80} />`)}</nav>
+    <div class="title"><h1><${Words} text=${shownPath(row)} most=${300} /></h1><${Acts} page=${page} row=${row} withKeep /></div>
     ${row.description && html`<p class="soft"><${Words} text=${row.description} most=${300} /></p>`}
     <${Facts} row=${row} now=${now} />
     ${children.length > 0 && html`<details class="children"><summary>${plural(children.length, "child")}${node.live ? `, ${plural(node.live, "run")} below not ended` : ""}</summary>
-      <ul class="paths">${children.slice(0, 500).map((each) => html`<li><a href=${`#/run/${encodeURIComponent(each.id)}`}><${Words} text=${nameOf(each)} /></a> <${State} row=${each} /></li>`)}</ul></details>`}
-    <nav class="tabs" aria-label="Parts of the run">${TABS.map(([name, label]) => html`<a href=${address(name)} aria-current=${tab === name ? "page" : undefined}>${label}</a>`)}</nav>
+      <ul class="paths">${children.slice(0, 500).map((each) => html`<li><${RunLink} id=${each.id} text=${nameOf(each)} /> <${State} row=${each} /></li>`)}</ul></details>`}
+    <nav class="tabs" aria-label="Parts of the run">${TABS.map(([name, label]) => html`<a href=${runAddress(id, name)} aria-current=${tab === name ? "page" : undefined}>${label}</a>`)}</nav>
     ${state.kind === "broken" && html`<${Trouble} error=${state.error} />`}
     ${state.kind === "cut" && html`<p class="trouble">Only the first ${plural(state.most, "event")} of this run are shown.</p>`}
     ${(tab === "" || tab === "events" || tab === "rights") && html`<${Slider} events=${events} at=${at} setAt=${setAt} />`}

@@ -2,7 +2,7 @@
 import {html, useState} from "../html.mjs";
 import {clock, duration, money, plural} from "../data/format.mjs";
 import {asText, brief} from "../data/text.mjs";
-import {LongWords, Words} from "./words.mjs";
+import {LongWords, RunLink, Words} from "./words.mjs";
 
 const FIRST = 200;
 const ROLES = {human: "Prompt", ai: "Agent", system: "System"};
@@ -38,7 +38,7 @@ function Item({item, onFork}) {
   const time = html`<span class="time">${clock(item.at)}</span>`;
   const fork = onFork && item.seq ? html`<button type="button" class="quiet fork" onClick=${() => onFork(item)}>Fork from here</button>` : "";
   if (item.kind === "child") {
-    return html`<div class="item note">${time}<span>Spawned <a href=${`#/run/${encodeURIComponent(item.row.id)}`}><${Words} text=${item.row.path} /></a></span></div>`;
+    return html`<div class="item note">${time}<span>Spawned <${RunLink} id=${item.row.id} text=${item.row.path} /></span></div>`;
   }
   if (item.kind === "note") return html`<div class=${`item note ${item.isBad ? "bad" : ""}`}>${time}<${Words} text=${item.text} most=${400} tag="span" /></div>`;
   if (item.kind === "call") return html`<div class="item">${time}<${Call} call=${item} /></div>`;
@@ -59,9 +59,11 @@ export function TranscriptView({transcript, spawned, onFork}) {
   if (!items.length) return html`<p class="soft">Nothing is recorded yet.</p>`;
   return html`<div class="transcript">
     ${hidden > 0 && html`<button type="button" class="quiet" onClick=${() => setMost(most + 500)}>Show earlier items (${hidden.toLocaleString("en")} hidden)</button>`}
-    ${items.slice(hidden).map((each, index) => html`<${Item} key=${hidden + index} item=${each} onFork=${onFork} />`)}
+    ${items.slice(hidden).map((each) => html`<${Item} key=${each.key} item=${each} onFork=${onFork} />`)}
   </div>`;
 }
+
+const childItem = (row) => ({kind: "child", key: row.id, row, at: row.born});
 
 function merge(items, spawned) {
   if (!spawned?.length) return items;
@@ -69,9 +71,9 @@ function merge(items, spawned) {
   let next = 0;
   for (const item of items) {
     const at = Date.parse(item.at) || 0;
-    while (next < rest.length && rest[next].bornAt < at) all.push({kind: "child", row: rest[next], at: rest[next++].born});
+    while (next < rest.length && rest[next].bornAt < at) all.push(childItem(rest[next++]));
     all.push(item);
   }
-  while (next < rest.length) all.push({kind: "child", row: rest[next], at: rest[next++].born});
+  while (next < rest.length) all.push(childItem(rest[next++]));
   return all;
 }

@@ -4,6 +4,7 @@ import {count, duration, megabytes, money, percent, plural} from "../data/format
 import {brief} from "../data/text.mjs";
 import {limitsOf, shortLimit} from "../tree/limits.mjs";
 import {elapsed, nameOf, shownPath, silentFor, stateOf} from "../tree/state.mjs";
+import {runAddress} from "./words.mjs";
 
 export const COLUMNS = [
   {name: "path", label: "Run"},
@@ -79,7 +80,7 @@ export function Line({line, index, now, isFocused, onFold, onFocus, onOpen}) {
     <div role="gridcell" class="cell path" title=${path} style=${indent(line.depth)}>
       <${Fold} line=${line} onFold=${onFold} />
       ${line.depth > DEEPEST && html`<span class="depth">${line.depth}</span>`}
-      <a href=${`#/run/${encodeURIComponent(row.id)}`} tabindex="-1"><bdi dir="auto">${brief(nameOf(row), 120)}</bdi></a>
+      <a href=${runAddress(row.id)} tabindex="-1"><bdi dir="auto">${brief(nameOf(row), 120)}</bdi></a>
       ${children.length > 0 && !line.isExpanded && html`<span class="below">${live ? `${count(live)} not ended below` : `${count(children.length)} below`}</span>`}
       <span class="description"><bdi dir="auto">${brief(row.description, 100)}</bdi></span>
     </div>

@@ -2,9 +2,11 @@
 import {html, useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState} from "../html.mjs";
 import {money, plural} from "../data/format.mjs";
 import {comparisonOf, filterOf, outline} from "../tree/outline.mjs";
-import {canAct, isPaused} from "../tree/state.mjs";
+import {isPaused} from "../tree/state.mjs";
+import {Acts} from "./acts.mjs";
 import {useNow, useRows} from "./hooks.mjs";
 import {COLUMNS, HEIGHT, Line} from "./tree_row.mjs";
+import {runAddress} from "./words.mjs";
 
 const HEAD = 38, BEYOND = 6, REORDER_MS = 500;
 const STATES = [
@@ -57,7 +59,7 @@ export function TreeTable({page}) {
   };
   const open = (which) => {
     if (which?.kind === "group") fold(which);
-    else if (which) location.hash = `#/run/${encodeURIComponent(which.id)}`;
+    else if (which) location.hash = runAddress(which.id);
   };
   const parentIndex = () => {
     for (let index = focused - 1; index >= 0; index -= 1) if (lines[index].depth < line.depth) return index;
@@ -124,7 +126,7 @@ export function TreeTable({page}) {
       <select aria-label="State" value=${memory.state} onChange=${(event) => choose({state: event.target.value})}>
         ${STATES.map(([value, label]) => html`<option value=${value}>${label}</option>`)}
       </select>
-      <label><input type="checkbox" checked=${page.ended} onChange=${(event) => page.setEnded(event.target.checked)} /> ended trees</label>
+      <label><input type="checkbox" checked=${Boolean(page.ended)} onChange=${(event) => page.setEnded(event.target.checked)} /> ended trees</label>
       <${Totals} rows=${rows} shown=${lines.length} fits=${fits} />
       <${Acts} page=${page} row=${row} />
     </div>
@@ -153,17 +155,6 @@ function Totals({rows, shown, fits}) {
     open += live + (row.is_over ? 0 : 1);
     usd += row.subtree.usd;
   }
-  return html`<output class="totals">${plural(rows.roots.length, "tree")}, ${plural(rows.nodes.size, "run")}, ${open.toLocaleString("en")} not ended,
-    ${` ${money(usd)} USD`}${fits ? ` · ${plural(shown, "line")} shown` : ""}</output>`;
-}
-
-function Acts({page, row}) {
-  if (page.about.read_only) return html`<span class="acts quiet-text">read-only</span>`;
-  if (!row || !canAct(row)) return html`<span class="acts"></span>`;
-  return html`<span class="acts" role="group" aria-label="Acts on the selected run">
-    <button type="button" onClick=${() => page.act("message", row)}>Message</button>
-    <button type="button" onClick=${() => page.act(isPaused(row) ? "resume" : "pause", row)}>${isPaused(row) ? "Resume" : "Pause"}</button>
-    <button type="button" onClick=${() => page.act("raise", row)}>Raise</button>
-    <button type="button" class="danger" onClick=${() => page.act("stop", row)}>Stop</button>
-  </span>`;
+  return html`<span class="totals">${plural(rows.roots.length, "tree")}, ${plural(rows.nodes.size, "run")}, ${open.toLocaleString("en")} not ended,
+    ${` ${money(usd)} USD`}${fits ? ` · ${plural(shown, "line")} shown` : ""}</span>`;
 }

@@ -24,3 +24,8 @@ export function LongWords({text, first = FIRST, isCode = false}) {
 export const Trouble = ({error, retry}) => error && html`<p class="trouble" role="alert">
   <${Words} text=${error.detail || String(error)} most=${1000} />
   ${retry && html` <button type="button" class="quiet" onClick=${retry}>Try again</button>`}</p>`;
+
+export const runAddress = (id, tab = "") => `#/run/${encodeURIComponent(id)}${tab && `/${tab}`}`;
+
+/** A link to a run, with words of an agent as its text. */
+export const RunLink = ({id, text, most = 300}) => html`<a href=${runAddress(id)}><${Words} text=${text} most=${most} /></a>`;
