@@ -51,6 +51,7 @@ HELPS = {
                 "approve",
                 "deny",
                 "serve",
+                "ui",
             ),
             "passages",
             "repair",

@@ -167,6 +167,29 @@ async def test_a_server_that_stops_ends_all_streams() -> None:
     assert len(streams) == 0
 
 
+async def test_a_server_that_stops_sends_the_last_event_of_a_stream_that_ends() -> None:
+    """The last event is ready when the streams are ended, and is not queued yet."""
+    streams, last = Streams(), asyncio.Event()
+
+    async def turn() -> AsyncGenerator[bytes, None]:
+        yield b"first,"
+        await last.wait()
+        for _ in range(5):  # Steps of the event loop, in which the stream may be ended.
+            await asyncio.sleep(0)
+        yield b"last"
+
+    early, late = Reader(), Reader()
+    serving = asyncio.create_task(serve(streams.stream(turn(), is_endless=False), early))
+    await eventually(lambda: early.bodies)
+
+    last.set()
+    streams.end()
+    await serving
+    await serve(streams.stream(turn(), is_endless=False), late)
+
+    assert b"".join(early.bodies) == b"".join(late.bodies) == b"first,last"
+
+
 async def test_an_error_of_the_source_is_raised() -> None:
     """An error is not sent as a normal end."""
 

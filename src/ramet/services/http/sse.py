@@ -56,14 +56,25 @@ class Streams:
         self._open: set[EventStream] = set()
         self._has_ended = self._is_broken = False
 
-    def stream(self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str] | None = None) -> EventStream:
-        return EventStream(events, self, headers=headers)
+    def stream(
+        self,
+        events: AsyncGenerator[bytes, None],
+        headers: Mapping[str, str] | None = None,
+        *,
+        is_endless: bool = True,
+    ) -> EventStream:
+        return EventStream(events, self, headers=headers, is_endless=is_endless)
 
     def end(self) -> None:
-        """End all streams after their queued events; later streams end at once."""
+        """End all endless streams after their queued events; later ones end at once.
+
+        The others are read to their ends, which a stopping server causes: an end that has just come may not be queued
+        yet.
+        """
         self._has_ended = True
         for each in tuple(self._open):
-            each.end()
+            if each.is_endless:
+                each.end()
 
     def move(self) -> None:
         """Break off all streams, since they continue in another kernel; later streams break off at once."""
@@ -78,7 +89,7 @@ class Streams:
         self._open.add(stream)
         if self._is_broken:
             stream.move()
-        elif self._has_ended:
+        elif self._has_ended and stream.is_endless:
             stream.end()
 
     def leave(self, stream: EventStream) -> None:
@@ -86,7 +97,10 @@ class Streams:
 
 
 class EventStream:
-    """An ASGI response of events. `events` are encoded, and are closed at any end of the stream."""
+    """An ASGI response of events. `events` are encoded, and are closed at any end of the stream.
+
+    They are endless unless they end, at the latest, when their server has ended its turns.
+    """
 
     def __init__(
         self,
@@ -94,10 +108,11 @@ class EventStream:
         streams: Streams,
         *,
         headers: Mapping[str, str] | None = None,
+        is_endless: bool = True,
         heartbeat_s: float = HEARTBEAT_S,
         limit: int = HELD,
     ) -> None:
-        self._events, self._streams = events, streams
+        self._events, self._streams, self.is_endless = events, streams, is_endless
         extra_headers = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
         self._headers, self._heartbeat_s, self._limit = [*_HEADERS, *extra_headers], heartbeat_s, limit
         self._waiting_chunks: list[bytes] = []

@@ -70,7 +70,7 @@ def _completion_handler(name: str) -> Callable[[RequestContext], Any]:
         turn = await begin_once(call, agent, body, format=name, on_leave=on_leave)
         batches = call.parts.agents.batches(agent, call.key, turn)
         if wants_stream:
-            return call.parts.streams.stream(_events(format, turn, batches, _CLOSING[name]))
+            return call.parts.streams.stream(_events(format, turn, batches, _CLOSING[name]), is_endless=False)
         return await call.or_disconnect(_collect_response(format, batches))
 
     return ask

@@ -154,4 +154,4 @@ def _stream(call: RequestContext, turn: Turn, after: int) -> EventStream:
             yield encode("error", to_problem(error).encode())
 
     path = f"/v1/agents/{call.path('agent')}/turns/{turn.id}"
-    return call.parts.streams.stream(events(), headers={"location": path, "ramet-turn": turn.id})
+    return call.parts.streams.stream(events(), {"location": path, "ramet-turn": turn.id}, is_endless=False)
