@@ -87,6 +87,7 @@ export async function share(api, rows, {ended, signal, onState}) {
   try {
     await navigator.locks.request(name, {signal: end.signal}, async () => {
       isLeader = true;
+      isHeard = hasPicture; // Other tabs may have got theirs from the last leader.
       clearTimeout(late);
       stopOwn();
       await follow(api, rows, {
