@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
@@ -24,6 +25,13 @@ _log = logging.getLogger("ramet.services")
 PAGE = 1_000  #: events that are read at a time
 IsElsewhere = Callable[[str], Awaitable[bool]]
 AgentPaths = Callable[[], Mapping[str, str]]
+
+
+class RunPlace(NamedTuple):
+    """The tree of a run, and the run's path there."""
+
+    root: str
+    path: str
 
 
 class RunViews:
@@ -116,11 +124,19 @@ class RunViews:
 
     async def tree_of(self, run: str) -> str:
         """Return the root of the tree that contains a run. Raises Unknown."""
+        return (await self._first_event(run)).tree
+
+    async def place_of(self, run: str) -> RunPlace:
+        """Return where a run is. Raises Unknown."""
+        first = await self._first_event(run)
+        return RunPlace(first.tree, decode_stored(self._store, first).path)
+
+    async def _first_event(self, run: str) -> StoredEvent:
         await self._wait_persisted(run)
         events = await self._store.read(run=run, limit=1) if "\0" not in run else []
         if not events:
             raise Unknown("run", run, tuple(self._journal.living)[-20:])
-        return events[0].tree
+        return events[0]
 
     async def _roots(self) -> list[tuple[str, Lifetime]]:
         """Return each recorded tree that was not set aside, in the order of their beginnings."""
