@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -44,14 +45,20 @@ def sandbox_processes(server: EchoServer, root: str) -> list[int]:
 
 @asynccontextmanager
 async def shown_server(context: BrowserContext, **options: Any) -> AsyncIterator[tuple[EchoServer, UiServer]]:
-    """Run a server, and the server of its page; close the pages before these end."""
-    with short_folder() as folder:
+    """Run a server, and the server of its page; close the pages before these end.
+
+    The loop lives as long as the browser. Its threads must not: they have an executor of this server.
+    """
+    loop = asyncio.get_running_loop()
+    with short_folder() as folder, ThreadPoolExecutor() as executor:
+        loop.set_default_executor(executor)
         async with serving(folder, grace_s=1.0, **options) as server:
             api = ForwardingApi(server.server.listen_address)
             async with api, UiServer(api, "a folder", idle_minutes=60) as page_server:
                 yield server, page_server
                 for each in context.pages:
                     await each.close()
+        loop.set_default_executor(ThreadPoolExecutor())  # It begins a thread for the first call, which others make.
 
 
 async def recorded(server: EchoServer, root: str, kind: type[Event]) -> list[Event]:
@@ -82,8 +89,8 @@ async def test_a_tree_is_paused_resumed_and_stopped_by_keys(page: Page) -> None:
         await page.goto(page_server.link)
         await page.get_by_role("row", name="sleeper").wait_for()
         await page.get_by_role("row", name=re.compile("^▾? ?main")).click()
+        await eventually(lambda: len(sandbox_processes(server, handle.id)) == 2)
         processes = sandbox_processes(server, handle.id)
-        assert len(processes) == 2
         assert all(map(alive, processes))
 
         assert "Paused" in await act(page, "p", "Pause", **{"Reason (recorded)": "for a look"})
