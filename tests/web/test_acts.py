@@ -94,7 +94,7 @@ async def test_a_tree_is_paused_resumed_and_stopped_by_keys(page: Page) -> None:
         assert all(map(alive, processes))
 
         assert "Paused" in await act(page, "p", "Pause", **{"Reason (recorded)": "for a look"})
-        await page.get_by_text("paused", exact=True).first.wait_for()
+        await page.locator(".state", has_text="paused").first.wait_for()
         assert [each.reason for each in await recorded(server, handle.id, RunPaused)] == ["for a look"]  # type: ignore[attr-defined]
         await act(page, "p", "Resume")
         assert len(await recorded(server, handle.id, PauseEnded)) == 1
@@ -173,18 +173,26 @@ async def test_hostile_words_stay_text_and_do_not_freeze_the_tab(page: Page, pro
         assert problems == []
 
 
-async def test_a_message_is_read_and_a_run_is_forked_from_an_earlier_message(page: Page) -> None:
-    """The run reads the message; the fork is a new tree that begins with what was said until there."""
+async def test_a_message_reaches_a_run_and_the_slider_shows_what_was_before(page: Page) -> None:
+    """The message is in the journal of the run; the transcript as of an earlier event has no later message."""
     async with shown_server(page.context) as (server, page_server):
-        model = ScriptedModel(["first answer", "second answer", "third answer"])
-        handle = await server.server.runtime.spawn(Agent(name="talker", model=model), "hello")
+        spawn = server.server.runtime.spawn
+        handle = await spawn(Agent(name="talker", model=ScriptedModel(["the answer"])), "hello")
         await handle.result()
+        waiting = await spawn(Agent(name="waiter", model=ScriptedModel([Hang()])), "wait")
         await page.goto(page_server.link)
+        await page.get_by_role("row", name="waiter").click()
+        await act(page, "m", "Send", Message="look <b>here</b>")
+        (mail,) = await recorded(server, waiting.id, MailPushed)
+        assert isinstance(mail, MailPushed)
+        assert mail.text == "look <b>here</b>"
+
+        await page.get_by_label("ended trees").check()
         await page.get_by_role("row", name="talker").get_by_role("link").click()
-        await page.get_by_role("article", name="Agent").wait_for()
-        assert [type(each).__name__ for each in await recorded(server, handle.id, MailPushed)] == []
+        await page.get_by_role("article", name="Agent").get_by_text("the answer").wait_for()
         await page.get_by_role("slider").fill("3")
-        assert await page.get_by_role("article", name="Agent").count() == 0
+        await page.get_by_role("article", name="Agent").wait_for(state="detached")
+        assert await page.get_by_role("article", name="Prompt").inner_text()
 
 
 async def test_tabs_share_one_stream_and_the_next_leads_when_one_closes(context: BrowserContext) -> None:

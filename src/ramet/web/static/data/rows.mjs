@@ -38,10 +38,7 @@ export class Rows {
   apply({runs = [], removed = [], complete = true, reset = false}, cursor = "") {
     if (reset) this.restart();
     for (const row of runs) this.#put(row);
-    for (const id of removed) {
-      for (const row of this.below(id).rows.reverse()) this.#remove(row.id);
-      this.#remove(id);
-    }
+    if (removed.length) for (const {id, row} of [...this.nodes.values()].reverse()) if (removed.includes(row.root)) this.#remove(id);
     if (complete && !this.isComplete) {
       for (const node of [...this.nodes.values()]) if (node.generation < this.#generation) this.#remove(node.id);
       this.isComplete = true;

@@ -118,7 +118,7 @@ export function TreeTable({page}) {
   };
   latest.current = {fold, open};
 
-  return html`<section class="trees" aria-label="Trees">
+  return html`<section class="trees" aria-labelledby="trees"><h1 id="trees" class="unseen">Trees</h1>
     <div class="toolbar">
       <input ref=${search} type="search" aria-label="Filter runs" placeholder="Filter ( / )" value=${memory.words}
         onInput=${(event) => choose({words: event.target.value})}
