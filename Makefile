@@ -48,10 +48,11 @@ CLUSTER := etcd:etcd-server containerd:containerd runc:runc docker-registry:dock
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(READY) tools ## .venv with the pinned packages, and git, ripgrep, bubblewrap, PostgreSQL and a container registry (the other targets call it)
+setup: $(READY) tools ## .venv with the pinned packages, and git, ripgrep, bubblewrap, PostgreSQL, a container registry and Chromium (the other targets call it)
 
 demo: $(READY) ## agents explain why a payment API fails: no key, no network
 	$(BIN)/ramet ask "Why is the payment API failing?" --dir examples/payment-api
+	@echo "== the same in a browser: $(BIN)/ramet ui --dir examples/payment-api"
 
 lint: $(READY) ## format, lint, types, layers
 	$(BIN)/ruff format --check .
@@ -103,15 +104,16 @@ $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { $(call apt,python3-venv); }
 	@echo "== .venv: the packages of constraints.txt (a minute or two, once)"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,ui-test]'
 	@touch $@
 
 # Not beside the installation above, or each other: apt-get has one lock.
 tools: | $(READY)  # git for worktrees, ripgrep for the grep tool, bubblewrap for sandboxes, PostgreSQL for its journal, a registry and skopeo
-# for images, curl for the lines of docs/services.md; tests say if one is missing
+# for images, curl for the lines of docs/services.md, Chromium for the page; tests say if one is missing
 	@missing=""; command -v git >/dev/null || missing="git"; command -v rg >/dev/null || missing="$${missing:+$$missing }ripgrep"; \
 	command -v bwrap >/dev/null || missing="$${missing:+$$missing }bubblewrap"; \
 	command -v curl >/dev/null || missing="$${missing:+$$missing }curl"; \
+	command -v chromium >/dev/null || missing="$${missing:+$$missing }chromium"; \
 	command -v skopeo >/dev/null || missing="$${missing:+$$missing }skopeo"; \
 	command -v docker-registry >/dev/null || { missing="$${missing:+$$missing }docker-registry"; $(call no_unit,docker-registry); }; \
 	if ! command -v initdb >/dev/null && ! ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1; then \

@@ -44,7 +44,7 @@ ROOT = Path(__file__).parent
 
 _homes = itertools.count()
 #: Tests below these start many programs.
-WARM_FOLDERS = ("chaos", "conformance", "security", "trips")
+WARM_FOLDERS = ("chaos", "conformance", "security", "trips", "web")
 
 
 def pytest_configure() -> None:

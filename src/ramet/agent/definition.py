@@ -155,7 +155,8 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
             OutputContract(self.output)
         if self.hooks is not None:
             config.read(self.hooks)
-        object.__setattr__(self, "mcp", as_servers(self.mcp))
+        if self.mcp != ():
+            object.__setattr__(self, "mcp", as_servers(self.mcp))
         if self.mcp and self.function is not None and not isinstance(self.function, ExternalFunction):
             raise InvalidValue("mcp", self.function, "none for an agent that is a function: a model calls their tools")
         if self.tool_search != "auto":
@@ -179,7 +180,7 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
     @property
     def mcp_servers(self) -> tuple[McpServer, ...]:
         """Return the servers of the Model Context Protocol that it uses."""
-        return as_servers(self.mcp)
+        return as_servers(self.mcp) if self.mcp else ()
 
     @property
     def takes_prompt(self) -> bool:

@@ -44,6 +44,7 @@ _COMMANDS = {
     "stop": "operate.control:run_control_command",
     "tree": "operate.ps:tree",
     "trust": "commands.trust:trust",
+    "ui": "commands.ui:ui",
     "wrap": "wrap.wrap_command:wrap",
 }
 

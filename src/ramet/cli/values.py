@@ -33,6 +33,14 @@ def parse_int(minimum: int) -> Callable[[str], int]:
     return parse
 
 
+def parse_port(text: str) -> int:
+    """Parse the number of a TCP port; 0 is any free one."""
+    port = parse_int(0)(text)
+    if port > 65_535:
+        raise argparse.ArgumentTypeError(f"{_quote(text)} is not accepted; expected a port from 0 to 65535")
+    return port
+
+
 def parse_number(text: str) -> float:
     """Parse a finite number from 0."""
     try:

@@ -13,6 +13,7 @@ from ramet.cli.values import (
     parse_int,
     parse_name,
     parse_number,
+    parse_port,
     parse_time,
     parse_window,
 )
@@ -31,6 +32,7 @@ def add_verbs(commands: Commands, statuses: str) -> None:
         _add_control,
         _add_schedule,
         _add_serve,
+        _add_ui,
     ):
         add(adder(commands, statuses))
 
@@ -395,3 +397,43 @@ def _add_serve(add: Add) -> None:
     serve.add_argument(
         "--backend", type=parse_name, metavar="NAME", help="bwrap, local, kubernetes, or an installed one"
     )
+
+
+def _add_ui(add: Add) -> None:
+    ui = add(
+        "ui",
+        f"{WHERE} [--read-only] [--port N] [options]",
+        "show the trees of agents in a browser, and steer them",
+        "Serves a page at a port of this machine, for this user, until it is stopped. The link that it prints is the "
+        "only way in: whoever has it may do all that the page can do.",
+        bare=True,
+    )
+    location = ui.add_mutually_exclusive_group()
+    location.add_argument(
+        "--dir",
+        type=parse_folder,
+        help="the working directory (default: the server of RAMET_SERVER, else this one); without a server there, "
+        "the page shows its journal",
+    )
+    location.add_argument(
+        "--server", type=parse_name, metavar="WHERE", help="a server instead: the path of its socket, or its URL"
+    )
+    ui.add_argument("--read-only", action="store_true", help="refuse every request that would change something")
+    ui.add_argument("--port", type=parse_port, default=0, metavar="N", help="the port (default: any free one)")
+    ui.add_argument(
+        "--idle",
+        type=parse_int(0),
+        default=60,
+        metavar="MINUTES",
+        help="time without a request after which the link ends, and a new one is printed (default: 60); 0: none",
+    )
+    ui.add_argument(
+        "--allow-host",
+        dest="hosts",
+        type=parse_name,
+        action="append",
+        default=[],
+        metavar="HOST",
+        help="another name, or HOST:PORT, by which a proxy makes the page known; may be repeated",
+    )
+    ui.add_argument("--no-open", dest="browser", action="store_false", help="only print the link, and open no browser")

@@ -34,6 +34,8 @@ def check_text(field: str, value: object) -> None:
 
 def check_bool(field: str, value: object) -> None:
     """Raise InvalidValue if `value` is neither True nor False."""
+    if value is True or value is False:  # of every agent, several times a spawn
+        return
     check_instance(field, value, bool, "True or False")
 
 

@@ -75,7 +75,10 @@ async def test_a_run_uses_the_login_of_its_user(
         capsys.readouterr()
         logging_in = asyncio.create_task(command("login"))
         async with httpx2.AsyncClient() as browser:
-            page = await browser.get(await redirected([]))
+            redirect = httpx2.URL(await redirected([]))
+            strange = await browser.get(redirect.copy_with(path="/callback", query=b"error=no&state=x"))
+            page = await browser.get(redirect)
+        assert strange.status_code == 404, "another page in the browser cannot end the login"
         assert (await logging_in, page.status_code) == (0, 200)
         assert capsys.readouterr().out == f"logged in at {entry['url']}\n"
         [file] = (home / "mcp-logins").iterdir()

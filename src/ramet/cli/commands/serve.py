@@ -8,8 +8,10 @@ import os
 import sys
 from argparse import Namespace
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from ramet.cli.errors import FAILURE, print_error
 from ramet.cli.paths import display_path, user_dir
@@ -23,6 +25,9 @@ from ramet.services.config.load import Config, load
 from ramet.services.config.settings import TcpAddress
 from ramet.services.server.operator_token import TOKEN
 from ramet.services.server.server import Server
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
 
 
 def serve(options: Namespace) -> int:
@@ -45,6 +50,7 @@ async def _serve(config: Config) -> None:
         loop.call_soon_threadsafe(stopping.set)
 
     server = server_of(config, os.environ, user_dir=user_dir())
+    server.wrap_application = partial(_with_page, server, config)
     with Interrupts(stop, lambda: None), _watch_stalls(server, config.stall_s):
         async with server:
             key = display_path(server.folder / TOKEN) if config.token is None else str(config.token)
@@ -69,6 +75,22 @@ async def _serve(config: Config) -> None:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)
+
+
+def _with_page(server: Server, config: Config, application: ASGIApp) -> ASGIApp:
+    """Return the application of a server with the page at `/ui`."""
+    from ramet.web.browser_checks import AllowedHosts
+    from ramet.web.server_page import ServerPage
+
+    given = [config.listen.host] if isinstance(config.listen, TcpAddress) else []
+    if config.address is not None:
+        given.append(urlsplit(config.address).netloc)
+    return ServerPage(
+        application=application,
+        hosts=AllowedHosts(names=frozenset({*map(str.lower, given), *config.page_hosts}), addresses=True),
+        is_operator=server.spawner.agents.is_operator,
+        dir=str(server.dir),
+    )
 
 
 def _watch_stalls(server: Server, stall_s: int) -> AbstractContextManager[object]:

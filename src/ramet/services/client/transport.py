@@ -115,7 +115,7 @@ class Transport:
             "content": ask.body,
             "params": ask.params,
             "headers": {**ask.headers, **({"authorization": f"Bearer {key_text}"} if key_text else {})},
-            "extensions": {"trace": _verify_peer},
+            "extensions": {"trace": verify_peer},
         }
 
     def _require_http(self) -> Any:
@@ -130,7 +130,7 @@ class Transport:
         return Lost(f"no server answers at {address}: {reason}{hint}")
 
 
-async def _verify_peer(event: str, info: dict[str, Any]) -> None:
+async def verify_peer(event: str, info: dict[str, Any]) -> None:
     """Check each new connection of httpx2, as its extension `trace`, before any data is sent.
 
     A key is sent only to a process of this user or of root. Raises Denied if a process of another user listens at a

@@ -78,6 +78,7 @@ class Config(Struct, frozen=True, kw_only=True):
     notify: Mapping[str, NotifySettings] = {}  #: the targets of notifications, by name
     log_level: str | None = None
     metrics: str = "operator"  #: who may see them: operator | public
+    page_hosts: tuple[str, ...] = ()  #: further hosts by which browsers reach the page
     stall_s: int = 5  #: seconds of a stalled event loop before it is reported; 0: not watched
     namespace: str | None = None
     base_image: str | None = None
@@ -148,6 +149,7 @@ SETTINGS: Final = (
     Setting("working_dir", validators.folder_of),
     Setting("log_level", _plain_check(validators.level_of)),
     Setting("metrics", _plain_check(validators.choice_of("operator", "public"))),
+    Setting("page_hosts", _plain_check(validators.list_of(validators.page_host_of, "hosts"))),
     Setting("stall_s", _plain_check(validators.parse_int(0, 86_400)), number=True),
     Setting("namespace", _plain_check(validators.namespace_of)),
     Setting("base_image", _plain_check(validators.plain_text)),

@@ -17,6 +17,7 @@ from importlib.metadata import entry_points
 from typing import Any, Final, get_args
 from urllib.parse import urlsplit
 
+from ramet.core.authority import checked_authority
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.ids import checked_name
 from ramet.core.policy import rights
@@ -200,6 +201,11 @@ def reachable_of(field: str, value: Any) -> str:
     if not fits or parts.path not in ("", "/") or parts.query or parts.fragment:
         raise InvalidValue(field, value, accepted)
     return text.rstrip("/")
+
+
+def page_host_of(field: str, value: Any) -> str:
+    """Return a host, with or without a port, as browsers send it in `Host`."""
+    return checked_authority(field, plain_text(field, value))
 
 
 def reference_of(field: str, value: Any, base: pathlib.Path) -> SecretReference:

@@ -11,7 +11,7 @@ import contextlib
 import logging
 import os
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -49,6 +49,8 @@ from ramet.services.turns.service import AgentService
 from ramet.store.contract import Store
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
     from ramet.services.cluster.membership import Kernels
     from ramet.services.packaging.runtime_image.pod_images import PodImages
 
@@ -115,6 +117,8 @@ class Server:
         self.is_draining = False  #: whether it accepts no new work
         self._leaves_turns = False
         self.store_loss = asyncio.Event()  #: set when the store is permanently lost: the process must end
+        #: wraps the application, for paths in addition to those of the API; called at the start
+        self.wrap_application: Callable[[ASGIApp], ASGIApp] = lambda application: application
         self.kernels: Kernels | None = None  #: set if several kernels may share the store
         self._leave_stack: AsyncExitStack | None = None
         self._rest_stack: AsyncExitStack | None = None
@@ -326,7 +330,7 @@ class Server:
             unready=self._unready,
         )
         metrics.open_streams = self._parts.streams.__len__
-        return HttpServer(Application(self._parts), self.listener, self._bounds)
+        return HttpServer(self.wrap_application(Application(self._parts)), self.listener, self._bounds)
 
 
 def _name_of(backend: BackendName | Backend | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -47,8 +48,10 @@ async def log_in(server: McpServer, redirect: Redirect, show: ShowLink) -> Login
     storage = _Storage()
 
     async def show_checked(link: str) -> None:
-        if urlsplit(link).scheme != "https" and urlsplit(link).hostname not in _LOOPBACK:
-            raise OAuthFlowError("its page for logins is not at an https address")
+        # The token endpoint, which gets the code, is named by the metadata of the authorization server, and known here.
+        for name, url in (("page for logins", link), ("token endpoint", provider._get_token_endpoint())):
+            if urlsplit(url).scheme != "https" and urlsplit(url).hostname not in _LOOPBACK:
+                raise OAuthFlowError(f"its {name} is not at an https address")
         try:
             await show(checked_url("link", link))
         except InvalidValue:
@@ -120,7 +123,11 @@ class _Storage:
 
 @asynccontextmanager
 async def loopback_redirect() -> AsyncGenerator[Redirect]:
-    """Listen on this machine for the redirect of a browser."""
+    """Listen on this machine for the redirect of a browser.
+
+    Its path is secret: another page in the browser cannot end the login by a request of its own.
+    """
+    expected = f"/callback/{secrets.token_urlsafe(16)}"
     target: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -128,7 +135,7 @@ async def loopback_redirect() -> AsyncGenerator[Redirect]:
             async with asyncio.timeout(_READ_S):
                 head = await reader.readuntil(b"\r\n\r\n")
             method, path, *_ = head.split(b"\r\n", 1)[0].decode("ascii", "replace").split(" ")
-            is_redirect = method == "GET" and urlsplit(path).path == "/callback"
+            is_redirect = method == "GET" and urlsplit(path).path == expected
             page = _PAGE if is_redirect else b"Not found.\n"
             status = b"200 OK" if is_redirect else b"404 Not Found"
             fields = b"content-type: text/plain\r\nconnection: close\r\ncache-control: no-store"
@@ -148,4 +155,4 @@ async def loopback_redirect() -> AsyncGenerator[Redirect]:
     listener = await asyncio.start_server(answer, "127.0.0.1", 0, limit=_MAX_HEAD)
     async with listener:
         port = listener.sockets[0].getsockname()[1]
-        yield Redirect(f"http://127.0.0.1:{port}/callback", receive)
+        yield Redirect(f"http://127.0.0.1:{port}{expected}", receive)

@@ -1,0 +1,61 @@
+"""The files of the page: read once, named by their content, and served only by the names that they have here."""
+
+from __future__ import annotations
+
+import hashlib
+import pathlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Final
+
+from starlette.responses import Response
+
+FOLDER: Final = pathlib.Path(__file__).parent / "static"
+#: The types of files that are served. Other files, such as licences, are in the wheel only.
+MEDIA_TYPES: Final[Mapping[str, str]] = {
+    ".html": "text/html; charset=utf-8",
+    ".mjs": "text/javascript; charset=utf-8",
+    ".css": "text/css; charset=utf-8",
+    ".svg": "image/svg+xml",
+    ".png": "image/png",
+}
+INDEX: Final = "index.html"
+#: No inline script or style, no other origin, no frame, no form.
+CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+
+
+@dataclass(frozen=True)
+class StaticFile:
+    """A file of the page, with the hash of its content as its ETag."""
+
+    content: bytes
+    media_type: str
+    etag: str
+
+    def answer(self, known_etags: str = "") -> Response:
+        """Return the file; 304 without content if its ETag is one of those that the browser has."""
+        # A browser asks each time, so that a new version of ramet never meets scripts of an old one.
+        headers = {
+            "etag": self.etag,
+            "cache-control": "no-cache",
+            "content-security-policy": CONTENT_SECURITY_POLICY,
+        }
+        if self.etag in {each.strip().removeprefix("W/") for each in known_etags.split(",")}:
+            return Response(status_code=304, headers=headers)
+        return Response(self.content, headers=headers, media_type=self.media_type)
+
+
+@cache
+def static_files(folder: pathlib.Path = FOLDER) -> Mapping[str, StaticFile]:
+    """Return the files below a folder by their relative paths. A path that is not in it leads nowhere."""
+    files = dict[str, StaticFile]()
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and (media_type := MEDIA_TYPES.get(path.suffix)) is not None:
+            content = path.read_bytes()
+            etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
+            files[path.relative_to(folder).as_posix()] = StaticFile(content, media_type, etag)
+    return files

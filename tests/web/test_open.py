@@ -1,0 +1,49 @@
+"""The way into the page: by the printed link, in a real browser, to a real server."""
+
+from __future__ import annotations
+
+import pathlib
+import signal
+from typing import TYPE_CHECKING
+
+from ramet.services.client.client import Client
+from tests.support.serve_process import serve
+from tests.support.serving import short_folder
+from tests.support.ui_process import ui
+from tests.web.conftest import Problems
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
+
+JOBS = "def note(word):\n    return word\n"
+
+
+async def add_run(folder: pathlib.Path) -> None:
+    """Let a server run a function."""
+    (folder / "jobs.py").write_text(JOBS)
+    async with Client(folder / ".ramet" / "serve.sock") as client:
+        await client.kernel.add_schedule(f"{folder / 'jobs.py'}:note", args=["seen"], in_s=0.001, in_process=True)
+
+
+async def test_the_link_shows_the_runs_of_a_server_through_its_death(page: Page, problems: Problems) -> None:
+    """The link opens the page, which shows a run; the token leaves the address at once.
+
+    The page says that its server was killed, and goes on when there is another one.
+    """
+    with short_folder() as folder:
+        async with ui("--dir", str(folder)) as shown:
+            async with serve(folder, RAMET_RULES_SANDBOXED="false") as server:
+                await add_run(folder)
+                await page.goto(shown.link)
+                await page.get_by_role("gridcell", name="ended: completed").wait_for()
+
+                assert page.url == f"{shown.origin}/ui/"
+                assert await page.evaluate("history.length") == 2  # No entry with the token is left to go back to.
+                assert await page.evaluate("document.cookie") == ""
+
+                problems.expect("Failed to load resource")
+                await server.end(signal.SIGKILL)
+                await page.get_by_role("alert").wait_for()
+            async with serve(folder):
+                await page.get_by_role("alert").wait_for(state="hidden")
+                await page.get_by_role("gridcell", name="ended: completed").wait_for()
