@@ -169,6 +169,13 @@ class OperatorClient:
         """
         return await self._transport.call(endpoints.RUN_FILE, id, path=path)
 
+    async def read_blob(self, id: str, name: str) -> bytes:
+        """Return bytes that a message of the tree of a run names by their hash, such as an image.
+
+        Raises InvalidValue for a name that is no hash, and Unknown for a run or a blob that is not there.
+        """
+        return await self._transport.call(endpoints.RUN_BLOB, id, name)
+
     async def keep(self, id: str, on: bool = True) -> KeptTree:
         """Keep the tree of a run without a time limit, or end that. Raises Unknown."""
         return await self._transport.call(endpoints.KEEP_RUN, id, on=on)

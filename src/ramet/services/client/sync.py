@@ -92,6 +92,7 @@ class SyncKernel:
     pause = blocking(OperatorClient.pause)
     resume = blocking(OperatorClient.resume)
     read_file = blocking(OperatorClient.read_file)
+    read_blob = blocking(OperatorClient.read_blob)
     keep = blocking(OperatorClient.keep)
     sessions = blocking(OperatorClient.sessions)
     session = blocking(OperatorClient.session)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import NamedTuple, Protocol
@@ -14,6 +15,7 @@ from ramet.core.events import MailPushed, RunEnded, RunResumed, RunSpawned, Stat
 from ramet.core.replay.replay import TreeReplay
 from ramet.host.control.operator import OperatorControl
 from ramet.host.control.run_queries import LOOK_S, RunRow, rows_of
+from ramet.host.journal.blobs import load_blob
 from ramet.host.journal.journal import TREES
 from ramet.host.journal.stored_events import decode_stored, replay_tree, stored_events
 from ramet.host.journal.ttl import Lifetime, lifetimes_of
@@ -22,6 +24,7 @@ from ramet.services.turns.tree_events import TreeEvent, require_local_owner
 from ramet.store.contract import Store, StoredEvent
 
 _log = logging.getLogger("ramet.services")
+_BLOB_NAME = re.compile(r"[0-9a-f]{64}\Z")
 PAGE = 1_000  #: events that are read at a time
 IsElsewhere = Callable[[str], Awaitable[bool]]
 AgentPaths = Callable[[], Mapping[str, str]]
@@ -129,6 +132,18 @@ class RunViews:
                 await require_local_owner(self._store, root)
                 return
             await self._store.wait(head, timeout_s=LOOK_S)
+
+    async def blob(self, id: str, name: str) -> bytes:
+        """Return bytes that a message of the tree of a run names by their hash, such as an image.
+
+        Raises InvalidValue for a name that is no hash, and Unknown for a blob that this tree does not have.
+        """
+        if not _BLOB_NAME.match(name):
+            raise InvalidValue("blob", name[:100], "the hash of a blob: 64 digits from 0 to f")
+        content = await load_blob(self._store, await self.tree_of(id), name)
+        if content is None:
+            raise Unknown("blob", name)
+        return content
 
     async def replay(self, id: str) -> TreeReplay:
         """Return the replay of the tree that contains a run. Raises Unknown."""

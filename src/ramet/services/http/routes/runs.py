@@ -37,6 +37,8 @@ from ramet.services.operator.contract import (
 from ramet.services.operator.service import paginate
 
 OPERATIONS: Final = Operations()
+#: Headers of bytes that an agent, a model or a server wrote: no browser shows or runs these.
+_NOT_SHOWN: Final = {"x-content-type-options": "nosniff", "content-disposition": "attachment"}
 
 
 def _merge(call: RequestContext, pages: Sequence[ApprovalPage]) -> ApprovalPage:
@@ -152,7 +154,18 @@ async def _resume(call: RequestContext) -> None:
 )
 async def _file(call: RequestContext) -> Response:
     content = await call.kernel("run").read_file(call.path("run"), call.query(WhichFile).path)
-    return Response(content, media_type=BYTES, headers={"x-content-type-options": "nosniff"})
+    return Response(content, media_type=BYTES, headers=_NOT_SHOWN)
+
+
+@OPERATIONS.add(
+    endpoints.RUN_BLOB,
+    "Read bytes that the tree of a run has, by the hash that is their name in its messages",
+    of="run",
+    refuses=(422,),
+)
+async def _blob(call: RequestContext) -> Response:
+    content = await call.kernel("run").runs.blob(call.path("run"), call.path("blob"))
+    return Response(content, media_type=BYTES, headers=_NOT_SHOWN)
 
 
 @OPERATIONS.add(endpoints.KEEP_RUN, "Retain the tree of a run permanently, or no longer", repetition="again", of="run")
