@@ -116,6 +116,21 @@ async def test_agents_of_a_tree_use_one_server(tmp_path: pathlib.Path, backend: 
     assert [each.path for each in of_kind(events, ToolProgressed)] == ["main/2"]
 
 
+async def test_a_shared_server_ends_with_its_tree(tmp_path: pathlib.Path, backend: BackendName) -> None:
+    """No process of it is left when the root has its result, or is stopped during a call, while the kernel goes on."""
+    mark = uuid.uuid4().hex
+    async with ramet.AgentRuntime(tmp_path, backend=backend) as runtime:
+        user = agent(shared(f"# {mark}", policy={**RIGHTS, "cpu_cores": 0.5}), policy=POLICY)
+        model = ramet.ScriptedModel(script={"Play.": [work("show"), "I am done."], "Hold.": [work("hold x"), "Never."]})
+        result = await runtime.run_agent(user.replace(model=model), prompt="Play.")
+        assert (result.output, marked_processes(mark)) == ("I am done.", [])
+
+        handle = await runtime.spawn(user.replace(model=model), "Hold.")
+        await eventually(lambda: len(marked_processes(mark)) == 1, within_s=60)
+        await handle.cancel()
+        assert marked_processes(mark) == []
+
+
 async def test_agents_share_a_connection_to_an_address(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """There is one session for both; the agent that connects first does not own it, and it ends with the tree."""
     script: dict[str, Any] = {
