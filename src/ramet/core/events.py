@@ -161,6 +161,7 @@ class ToolStarted(Event, frozen=True, kw_only=True, tag="tool_started"):
     tool: str
     step_id: str
     args: dict[str, Any] = {}
+    repeatable: bool = False  #: a call to an MCP server that begins again if a process ends in the middle of it
 
 
 class ToolEnded(Event, frozen=True, kw_only=True, tag="tool_ended"):

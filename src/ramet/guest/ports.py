@@ -161,7 +161,9 @@ class ChannelRecord:
             if isinstance(newest, ToolMessage):
                 newest.content = without_data(newest.content)  # The host has the bytes, and sends them to the model.
         self._mail_follows = False
-        self._model.history.add(newest)
+        history, place = self._context.history, self._model.history.add(newest) - len(self._context.system_messages)
+        if place < len(history) - 1:  # An answer to a call before one that was answered earlier.
+            history.insert(place, history.pop())
 
 
 def _encodable_result(result: ToolMessage) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from ramet.concurrency.mailbox import Mail, Mailbox
 from ramet.core.budget import Budget
 from ramet.core.errors import Aborted, MailRefused, ProtocolError, TaskFailed
 from ramet.core.ids import Path, RunId
-from ramet.core.limits import NO_LIMITS
+from ramet.core.limits import NO_LIMITS, Limits
 from ramet.core.mcp.server_entry import as_servers
 from ramet.core.recipe import capability
 from ramet.guest import thread_channel
@@ -231,6 +231,7 @@ def _context(
     """Build the context of the run: tools are built here, everything else uses the channel."""
     system, history = ([decode(message) for message in payload[part]] for part in ("system", "history"))
     model = ChannelModel(link, SharedHistory([*system, *history]))
+    limits = NO_LIMITS if start.granted is None else Limits(tool_calls=start.granted)
     context = ToolUseContext(
         run=RunInfo(
             id=RunId(start.run),
@@ -246,7 +247,7 @@ def _context(
         history=history,
         cwd=pathlib.Path(start.cwd),
         environ=dict(os.environ),  # It holds only what the policy says.
-        budget=Budget(NO_LIMITS, scope=start.path),  # The host counts usage.
+        budget=Budget(limits, scope=start.scope or start.path),  # The host counts usage.
         tree=ChannelTree(link, payload["types"]),
         hooks=ChannelHooks(link, start.hooks) if start.hooks else None,
         approve=partial(approve, link),

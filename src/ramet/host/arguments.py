@@ -13,6 +13,7 @@ from langchain_core.messages import BaseMessage
 from ramet.agent.definition import Agent, as_agent
 from ramet.core.arguments import check_instance
 from ramet.core.errors import InvalidValue
+from ramet.core.media.attachment import Attachment, check_attachments
 from ramet.host.observability.audit import Audit
 from ramet.isolation.workspace.folder_retention import FolderLimits
 from ramet.models.rate_limit import RetryPolicy
@@ -24,6 +25,16 @@ def check_messages(field: str, messages: object) -> None:
         raise InvalidValue(field, messages, "a list of LangChain messages")
     for index, each in enumerate(messages):
         check_instance(f"{field}[{index}]", each, BaseMessage, "a LangChain message")
+
+
+def check_prompt_attachments(agent: Agent, prompt: str, attachments: object) -> Sequence[Attachment]:
+    """Return the attachments of a prompt. Raises InvalidValue if they are none, or if this agent reads no files."""
+    checked = check_attachments(attachments)
+    if checked and (agent.function is not None or agent.external is not None):
+        raise InvalidValue("attachments", checked, "none: this agent is no model, and reads a text alone")
+    if checked and not prompt.strip():
+        raise InvalidValue("attachments", checked, "none without a prompt")
+    return checked
 
 
 def definitions_of(agents: Any) -> tuple[Agent, ...]:

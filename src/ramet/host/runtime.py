@@ -8,17 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Self
 
-from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.messages import BaseMessage
 
 from ramet.agent.composition.steps import nesting_depth
 from ramet.agent.definition import Agent
 from ramet.core.arguments import check_instance
 from ramet.core.errors import InvalidValue
+from ramet.core.ids import ROOT_NAME, Path, RunId
 from ramet.core.limits import Limits, SpawnLimits
 from ramet.core.liveness.watch_settings import NO_WATCH, Watch
+from ramet.core.media.attachment import Attachment
+from ramet.core.media.blocks import attachment_blocks
 from ramet.core.outcome import AgentResult
 from ramet.core.policy.policy import Policy, resolve_root_policy
-from ramet.host.arguments import check_messages
+from ramet.host.arguments import check_messages, check_prompt_attachments
 from ramet.host.dynamic.agents import ref_of
 from ramet.host.dynamic.state import HostState
 from ramet.host.journal.ttl import checked_keep
@@ -30,11 +33,14 @@ from ramet.host.runtime_base import active_runtimes
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandbox.handle import AgentHandle, output_callback, wait_or_cancel
 from ramet.host.trees.factory import TreeOptions
+from ramet.models.messages import prompt_message
 from ramet.spawn.birth.forked_request import forked_request
-from ramet.spawn.birth.plan import as_agent, check_prompt
+from ramet.spawn.birth.plan import Plan, as_agent, check_prompt
 from ramet.spawn.handle import Handle
+from ramet.spawn.ports import TreePorts
 from ramet.tools.agents.agents import spawning_tools
 from ramet.tools.functions import as_tools
+from ramet.tools.run_info import RunInfo
 from ramet.tools.spawn_request import SpawnRequest
 
 if TYPE_CHECKING:
@@ -102,6 +108,7 @@ class AgentRuntime(RecordedRuntime):
         stdio: tuple[int, ...] = (),
         fork_of: str = "",
         fork_at: int | None = None,
+        attachments: Sequence[Attachment] = (),
     ) -> Handle:
         """Start a tree of one agent or function and return at once; the tree closes when its last run has ended.
 
@@ -110,7 +117,8 @@ class AgentRuntime(RecordedRuntime):
         the `gate`, if there is one. `run` is the id of the root, made by `mint`. A function that is not `repeatable`
         ends as lost if it was cut off with its process. With a `state_owner`, an agent of a server, the states of the
         tree belong to that owner, whatever the names of its agents are. `stdio` has the descriptors of a program that
-        the root starts in its sandbox: see `ramet.guest.terminal.program_process`.
+        the root starts in its sandbox: see `ramet.guest.terminal.program_process`. `attachments` are images, PDFs and
+        texts that come with the prompt.
 
         With `fork_of`, a recorded run of any tree, the root begins with the messages and the state of that run, as of
         the event numbered `fork_at`, or of the newest. The state is a branch, which has the id of the new run, so that
@@ -126,6 +134,8 @@ class AgentRuntime(RecordedRuntime):
             # The limits may change here; the ref identifies the definition, so that what it makes is found again.
             definition = definition.replace(ref=ref_of(definition))
         check_messages("history", history)
+        if check_prompt_attachments(definition, prompt, attachments):
+            run = run or self.mint()
         check_instance("policy", policy, (Policy, NoneType), "ramet.Policy")
         check_instance("limits", limits, (Limits, NoneType), "ramet.Limits")
         check_instance("agents", agents, (Mapping, NoneType), "a mapping of names to ramet.Agent")
@@ -176,13 +186,25 @@ class AgentRuntime(RecordedRuntime):
             isolation=definition.isolation,
         )
         self.check_open()  # The runtime may have been stopped while the policy adapter was asked.
+        if attachments:
+            plan = await self._with_attachments(plan, attachments, opened.tree.register.services, RunId(run))
         root = opened.tree.spawner.root(plan, persistent=False, history=history)
         self.keep(opened, root)
-        opened.tree.supervisor.prompt(root, HumanMessage(content=prompt) if prompt else None)
+        opened.tree.supervisor.prompt(root, prompt_message(prompt, plan.request.attachments) if prompt else None)
         self._close_with(root)
         if request.begins_at:
             await HostState(self.dynamic.registries).branch(root)  # The root's own requests create it, too.
         return opened.tree.handle(root)
+
+    async def _with_attachments(
+        self, plan: Plan, attachments: Sequence[Attachment], services: TreePorts, run: RunId
+    ) -> Plan:
+        """Store the attachments of a root's prompt before the root is recorded, which names them."""
+        await self.open_store()
+        info = RunInfo(id=run, root=run, path=Path(ROOT_NAME), agent=plan.agent.name)
+        blocks = await attachment_blocks(attachments, services.store_blob(info))
+        self.check_open()
+        return dataclasses.replace(plan, request=dataclasses.replace(plan.request, attachments=tuple(blocks)))
 
     async def _forked(self, request: SpawnRequest, root: str, *, is_gated: bool) -> SpawnRequest:
         source = await self._fork_source(root, request.fork_of, request.fork_at)
@@ -207,6 +229,7 @@ class AgentRuntime(RecordedRuntime):
         on_stdout: Callable[[str], None] | None = None,
         on_stderr: Callable[[str], None] | None = None,
         gate: SafetyGate | None = None,
+        attachments: Sequence[Attachment] = (),
     ) -> AgentHandle:
         """Start an agent in a sandbox of its own and return at once; no policy means the defaults of `Policy`.
 
@@ -226,6 +249,7 @@ class AgentRuntime(RecordedRuntime):
             returns=returns,
             on_output=output_callback(on_stdout, on_stderr),
             gate=gate,
+            attachments=attachments,
         )
         return AgentHandle(handle)
 

@@ -9,7 +9,7 @@ four known classes from checked values and imports nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from langchain_core.messages import (
@@ -95,6 +95,11 @@ def encode(message: BaseMessage) -> dict[str, Any]:
     if dropped_paths:
         data["dropped"] = [path.lstrip(".") for path in dropped_paths]
     return data
+
+
+def prompt_message(text: str, attachments: Sequence[dict[str, Any]] = ()) -> HumanMessage:
+    """Return the message of a prompt, with the blocks of its attachments."""
+    return HumanMessage(content=[{"type": "text", "text": text}, *attachments] if attachments else text)
 
 
 def decode(data: Mapping[str, Any]) -> BaseMessage:

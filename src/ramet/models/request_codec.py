@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.tools import BaseTool
 
 from ramet.core.errors import Bug, InvalidValue, ProtocolError
@@ -60,9 +60,16 @@ class SharedHistory:
         self.messages = list(messages)
         self._index_by_id = {id(message): index for index, message in enumerate(self.messages)}
 
-    def add(self, message: BaseMessage) -> None:
-        self._index_by_id[id(message)] = len(self.messages)
-        self.messages.append(message)
+    def add(self, message: BaseMessage) -> int:
+        """Add a message and return its position: the end, or that of a tool's result in the order of the calls."""
+        at = _place_of(message, self.messages)
+        if at == len(self.messages):
+            self._index_by_id[id(message)] = at
+            self.messages.append(message)
+        else:
+            self.messages.insert(at, message)
+            self._index_by_id = {id(each): index for index, each in enumerate(self.messages)}
+        return at
 
     def encode_messages(self, messages: Iterable[BaseMessage]) -> list[int | dict[str, Any]]:
         """Return the messages in encoded form: positions of shared messages, and complete data of all others."""
@@ -97,6 +104,21 @@ class SharedHistory:
             else:
                 raise ProtocolError(f"position {each} in a list of {len(self.messages)}, after position {last}")
         return messages
+
+
+def _place_of(message: BaseMessage, messages: Sequence[BaseMessage]) -> int:
+    """Return the position of a new message: the end, or before the results of later calls of the same reply."""
+    end = len(messages)
+    if not isinstance(message, ToolMessage) or not end or not isinstance(messages[-1], ToolMessage):
+        return end
+    start = next((at for at in reversed(range(end)) if not isinstance(messages[at], ToolMessage)), 0)
+    reply = messages[start]
+    calls = (*reply.tool_calls, *reply.invalid_tool_calls) if isinstance(reply, AIMessage) else ()
+    order = {call["id"]: at for at, call in enumerate(calls)}
+    own = order.get(message.tool_call_id, len(order))
+    while end - 1 > start and order.get(getattr(messages[end - 1], "tool_call_id", None), len(order)) > own:
+        end -= 1
+    return end
 
 
 def encode_request(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, cast
 
-from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.messages import AIMessage, SystemMessage
 from msgspec.structs import replace
 
 from ramet.agent.context import calls_of
@@ -34,7 +34,7 @@ from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.core.replay.codec import StoredMessage
 from ramet.core.replay.replay import CLOSED, OPEN, RAISED, TreeReplay, amount
 from ramet.core.replay.run_replay import RunReplay
-from ramet.models.messages import KINDS, decode
+from ramet.models.messages import KINDS, decode, prompt_message
 from ramet.spawn.birth.plan import Plan, check_tools, own_tools_of
 from ramet.spawn.birth.record import (
     Values,
@@ -48,6 +48,7 @@ from ramet.spawn.birth.record import (
     request_of,
 )
 from ramet.spawn.lifecycle.worktree_end import leave_worktree
+from ramet.spawn.mcp.interrupted_calls import find_interrupted
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run, TurnResult
 from ramet.spawn.sandbox.run_folder import restore_folder
@@ -310,7 +311,7 @@ def _restore_run(
     run.recent_mail = replay.recent_mail
     run.monitors, run.monitor_count = dict.fromkeys(replay.monitors, 0), replay.monitor_count
     if spawn_data.get("brief") and not replay.is_briefed:
-        run.pending.append(HumanMessage(content=spawn_data["brief"]))
+        run.pending.append(prompt_message(spawn_data["brief"], run.request.attachments))
     if replay.result is not None:
         _restore_result(run, replay.result)
     else:
@@ -327,6 +328,7 @@ def _restore_run(
             run.turn.verdict = recorded_verdict(run, replay)
         if run.sandbox.capsule is None and run.grant is not None:  # Its loop is, or was, in a sandbox, with its calls.
             run.context.interrupted_calls.clear()
+            run.sandbox.interrupted_calls = find_interrupted(replay)
             if run.context.final_refusal is None:  # Otherwise no message follows.
                 run.turn_began_at = len(replay.conversation)
     register.add(run)

@@ -102,6 +102,8 @@ def key_of(run: Run, recipe: Callable[[Agent], dict[str, Any]]) -> str | None:
         return None
     if request.fork_place:  # Its state is an input, too.
         return None
+    if request.attachments:  # An input, too, which few calls share.
+        return None
     if request.late_args is not None:  # Read later, when the function is called.
         return None
     policy = run.grant or run.step_ceiling

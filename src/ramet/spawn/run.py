@@ -36,7 +36,7 @@ from ramet.isolation.workspace.run_dirs import RunFolder
 from ramet.spawn.admission import AdmissionSlot, ResourceShare
 from ramet.spawn.run_pauses import RunPauses
 from ramet.spawn.served_ports import ServedPorts
-from ramet.spawn.tool_calls import ToolCallLedger
+from ramet.spawn.tool_calls import InterruptedCall, ToolCallLedger
 from ramet.tools.context import ToolUseContext
 from ramet.tools.forwarding import OpenForwarding
 from ramet.tools.mcp.connection_port import McpCaller, McpClient, McpConnection, ServerPrompts
@@ -124,6 +124,8 @@ class RunSandbox:
     can_outlive_kernel: bool = False  #: another kernel can continue with it
     replay: RunReplay | None = None  #: an ended kernel may have left the run active in a sandbox
     inherited_calls: ToolCallLedger | None = None  #: calls that its guest had been granted by that kernel
+    #: Calls of its newest reply that may begin again in its next process, by id.
+    interrupted_calls: dict[str, InterruptedCall] = field(default_factory=dict)
     output: SandboxOutput = NO_OUTPUT  #: output of its newest attempt
 
 

@@ -12,6 +12,8 @@ calls that it had not started.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from langchain_core.messages import AIMessage, ToolCall
@@ -40,12 +42,21 @@ class StartedCall(NamedTuple):
     args: dict[str, Any]  # Any: the arguments that the model wrote
 
 
+class InterruptedCall(NamedTuple):
+    """A call of an earlier process that had begun, was repeatable, and has no recorded answer."""
+
+    tool: str
+    args: dict[str, Any]  #: as the model wrote them: hooks see and change these
+    step: str  #: of the reply that has the call
+
+
 class PastCalls(NamedTuple):
     """The fate of the calls of a reply under another kernel, by their ids."""
 
     started_ids: frozenset[str] = frozenset()
     refused_ids: frozenset[str] = frozenset()
     answered_ids: frozenset[str] = frozenset()
+    repeated_tools: Mapping[str, str] = MappingProxyType({})  #: tools of calls that begin again in a new process
 
 
 NO_PAST_CALLS = PastCalls()
@@ -63,7 +74,8 @@ class ToolCallLedger:
         self._context, self._step = context, step
         self._calls = {call["id"] or "": call for call in calls_of(reply)} if reply is not None else {}
         names = {call_id: tool_name(context, call["name"]) for call_id, call in self._calls.items()}
-        self._is_resumed = past is not NO_PAST_CALLS
+        names |= past.repeated_tools  # Their servers have not listed them yet.
+        self._is_resumed = past is not NO_PAST_CALLS and not past.repeated_tools
         ended_ids = past.started_ids | past.refused_ids | past.answered_ids
         #: Calls that may run and have not begun: tool name by id.
         self._waiting_tools = {

@@ -46,6 +46,7 @@ class SpawnRequest(metaclass=KnownFields):
     begins_at: str = ""  #: the commit at which the branch begins; set by the host
     fork_place: str = ""  #: the namespace of the state of `fork_of`; set by the host
     history: tuple[Any, ...] = ()  #: the messages of `fork_of`; set by the host
+    attachments: tuple[dict[str, Any], ...] = ()  #: blocks of files that come with the prompt; set by the host
     limits: Limits = NO_LIMITS
     watch: Watch = NO_WATCH  #: what is not set is inherited
     policy: Policy | None = None  #: with a policy, it runs in a sandbox; a child of a sandboxed run always does

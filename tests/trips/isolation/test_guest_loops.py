@@ -282,12 +282,12 @@ async def test_another_attempt_begins_where_the_turn_began(guest_loops: GuestLoo
         run.context.mailbox.push(Mail(id="mail-0", sender="user", text="Early.", kind="user"))
         conversation = SandboxedConversation(run, [HumanMessage("Begin.")])
 
-        first, _ = conversation.start()
+        first, _ = await conversation.start()
         question = b'{"messages": [1, 2], "tools": []}'
         await conversation.ask_model(AskModel(id=1, step=f"{run.info.id}:1"), question, no_piece)
         assert run.context.budget.reserved_amount("tool_calls") == 2
         run.context.mailbox.push(Mail(id="mail-1", sender="user", text="Late.", kind="user"))
-        second, body = conversation.start()
+        second, body = await conversation.start()
 
         assert [each.text for each in run.context.history] == ["Begin.", "Early.", "Late."]
         assert [each["content"] for each in msgspec.json.decode(body[: second.json_size])["history"]] == [
@@ -306,7 +306,7 @@ async def test_a_retry_after_compaction_begins_behind_the_summary(tmp_path: path
         run.context.history[:] = [HumanMessage("Old."), AIMessage("Long, long answer."), HumanMessage("Older.")]
         run.turn_began_at = 3
         conversation = SandboxedConversation(run, [HumanMessage("New.")])
-        conversation.start()
+        await conversation.start()
         event = Compacted(**run.info.stamp, before_messages=4, after_messages=3, before_tokens=9, after_tokens=5)
         positions = [1, {"type": "human", "content": "a summary"}, 4]  # Position 0 is what the system says.
 
@@ -314,7 +314,7 @@ async def test_a_retry_after_compaction_begins_behind_the_summary(tmp_path: path
         assert [each.text for each in run.context.history] == ["Old.", "a summary", "New."]
         assert run.turn_began_at == 2
 
-        conversation.start()
+        await conversation.start()
         assert [each.text for each in run.context.history] == ["Old.", "a summary", "New."]
 
 

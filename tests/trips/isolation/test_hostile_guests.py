@@ -135,7 +135,7 @@ async def run_hostile_guest(
         await channel.open(our_end)
         reader, writer = await asyncio.open_connection(sock=their_end)
         guest = Guest(reader, writer)
-        await channel.send(*conversation.start())
+        await channel.send(*(await conversation.start()))
         channel.run_concurrently(conversation.forward_mail(channel.send))
 
         async def work() -> None:
@@ -597,7 +597,7 @@ async def test_a_broken_rule_does_not_affect_parent_and_siblings(tmp_path: pathl
         if run.name != "bad":
             return await inline(run, messages)
         conversation = SandboxedConversation(run, messages)
-        conversation.start()
+        await conversation.start()
         return conversation.record(Record(number=1), b"[]")
 
     with pytest.MonkeyPatch.context() as patch:
@@ -652,7 +652,7 @@ async def test_any_record_is_an_event_or_a_protocol_error(line: bytes, rest: byt
     async with Session(ScriptedModel(["never"])) as session:
         run = session._root
         conversation = SandboxedConversation(run, [HumanMessage("Begin.")])
-        conversation.start()
+        await conversation.start()
         try:
             conversation.record(Record(number=1), line + b"\n" + rest)
         except ProtocolError:
@@ -666,7 +666,7 @@ async def test_any_request_is_valid_or_a_protocol_error(body: bytes) -> None:
     async with Session(ScriptedModel(lambda messages: "Yes.")) as session:
         run = session._root
         conversation = SandboxedConversation(run, [HumanMessage("Begin.")])
-        conversation.start()
+        await conversation.start()
         try:
             await conversation.ask_model(AskModel(id=1, step=f"{run.info.id}:1"), body, _no_piece)
         except ProtocolError:

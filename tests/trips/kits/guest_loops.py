@@ -41,7 +41,7 @@ class GuestLoops:
         await channel.open(guest.channel)
         run.context.slot.begin_calls()
         try:
-            first, body = conversation.start()
+            first, body = await conversation.start()
             await channel.send(first, body)
             channel.run_concurrently(conversation.forward_mail(channel.send))
             finish = await self._over(channel)

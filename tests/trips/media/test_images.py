@@ -6,11 +6,13 @@ import asyncio
 import base64
 import json
 import pathlib
+import re
 import signal
 import sys
 from typing import Any
 
 import pytest
+from langchain_core.language_models import BaseChatModel
 
 import ramet
 from ramet import Attachment, Limits
@@ -26,7 +28,7 @@ from ramet.models.scripted.model import ScriptedModel
 from ramet.services.agent_types.llm.type import LlmType
 from tests.support.pictures import PDF, png
 from tests.support.providers import Provider, Script, provider
-from tests.support.serving import serving
+from tests.support.serving import EchoServer, serving
 from tests.support.waiting import eventually
 from tests.trips.kits.isolated import BackendName, usual_backend
 from tests.trips.kits.mcp import PROGRAMS, agent, server
@@ -87,6 +89,95 @@ async def test_the_real_clients_of_two_providers_get_what_they_read(tmp_path: pa
     assert (tool["role"], behind["role"]) == ("tool", "user"), "no file of a result is in a message of a tool there"
     assert tool["content"].startswith("plan.png: image/png, ")
     assert [each["type"] for each in behind["content"]] == ["text", "image_url"]
+
+
+async def look(model: BaseChatModel, folder: pathlib.Path) -> None:
+    """Let a session see an image that came with its prompt, and one that a tool returned."""
+    (folder / "plan.png").write_bytes(png(40, 30))
+    async with ramet.Session(model, ramet.workspace_tools(), cwd=folder) as session:
+        result = await session.ask(
+            "Look.", attachments=[Attachment(png(shade=7), "sky.png"), Attachment(PDF, "terms.pdf")]
+        )
+    assert (result.status, result.value) == (Status.COMPLETED, "Both are grey.")
+
+
+SCRIPT: Script = [Call("Read", {"file_path": "plan.png"}), "Both are grey."]
+
+
+async def test_openai_responses_get_images_and_documents(tmp_path: pathlib.Path) -> None:
+    """The files of a prompt are parts of its message; those of a result follow it in a message of the user."""
+    async with provider(SCRIPT) as wire:
+        await look(wire.openai(use_responses_api=True), tmp_path)
+    sky, plan = (f"data:image/png;base64,{base64_of(each)}" for each in (png(shade=7), png(40, 30)))
+    items = wire.bodies[1]["input"]
+    prompt, behind = (each for each in items if each.get("role") == "user")
+    [result] = [each for each in items if each["type"] == "function_call_output"]
+
+    assert [each["type"] for each in prompt["content"]] == ["input_text", "input_image", "input_file"]
+    assert prompt["content"][1]["image_url"] == sky
+    document = prompt["content"][2]
+    assert (document["filename"], document["file_data"]) == (
+        "terms.pdf",
+        f"data:application/pdf;base64,{base64_of(PDF)}",
+    )
+    assert result["output"].startswith("plan.png: image/png, ")
+    assert [each["type"] for each in behind["content"]] == ["input_text", "input_image"]
+    assert behind["content"][1]["image_url"] == plan
+
+
+async def test_gemini_gets_images_and_documents(tmp_path: pathlib.Path) -> None:
+    """The files of a prompt are parts of its content; those of a result follow it in a content of the user."""
+    google = pytest.importorskip("langchain_google_genai", reason="the extra ramet[google] is not installed")
+    async with provider(SCRIPT) as wire:
+        model = google.ChatGoogleGenerativeAI(model="gemini-3-pro", base_url=wire.url, api_key="test")
+        await look(model, tmp_path)
+        await model.client.aio.aclose()
+    prompt, _, result, behind = (each["parts"] for each in wire.bodies[1]["contents"])
+
+    sky, terms = (each["inlineData"] for each in prompt[1:])
+    assert (sky["mime_type"], sky["data"]) == ("image/png", base64_of(png(shade=7)))
+    assert (terms["mime_type"], terms["data"]) == ("application/pdf", base64_of(PDF))
+    assert result[0]["functionResponse"]["response"]["output"].startswith("plan.png: image/png, ")
+    assert behind[1]["inlineData"] == {"mime_type": "image/png", "data": base64_of(png(40, 30))}
+
+
+BEGUN = """
+import asyncio, os, pathlib, signal, sys
+import ramet
+from ramet.spawn.lifecycle.supervisor import Supervisor
+from tests.support.pictures import png
+
+async def main():
+    Supervisor.prompt = lambda *_: None  # Its turn does not begin.
+    async with ramet.AgentRuntime(sys.argv[1]) as runtime:
+        agent = ramet.Agent(name="looks", model=ramet.ScriptedModel(["Never."]))
+        handle = await runtime.spawn(agent, "Look.", attachments=[ramet.Attachment(png(shade=3), "sky.png")])
+        await handle.run.context.wait_persisted()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+asyncio.run(main())
+"""
+
+
+async def test_a_run_of_an_agent_gets_attachments(tmp_path: pathlib.Path, backend: BackendName) -> None:
+    """An isolated agent sees them, also where its kernel is killed before its turn begins; a function is refused."""
+    sky = Attachment(png(shade=3), "sky.png")
+    model = ScriptedModel(["Grey."])
+    async with ramet.AgentRuntime(tmp_path, backend=backend) as runtime:
+        agent = ramet.Agent(name="looks", model=model)
+        done = await runtime.run_agent(agent, prompt="Look.", attachments=[sky])
+        assert (done.exit_code, done.output) == (0, "Grey."), done.error
+        assert _images(model) == [base64_of(sky.data)]
+        for wrong, prompt in ((print, "Look."), (agent, "")):
+            with pytest.raises(InvalidValue, match="attachments"):
+                await runtime.spawn(wrong, prompt, attachments=[sky])
+    killed = await asyncio.create_subprocess_exec(sys.executable, "-c", BEGUN, str(tmp_path))
+    assert await killed.wait() == -signal.SIGKILL
+    model = ScriptedModel(["Grey."])
+    async with ramet.AgentRuntime(tmp_path) as runtime:
+        [handle] = await runtime.resume(llm=model)
+        assert (await handle.result()).value == "Grey."
+    assert _images(model) == [base64_of(sky.data)]
 
 
 async def test_a_model_that_sees_no_images_reads_their_names_and_reserves_for_no_image(tmp_path: pathlib.Path) -> None:
@@ -241,6 +332,27 @@ def _images(model: ScriptedModel) -> list[Any]:
     return [block["base64"] for content in contents for block in content if block["type"] == "image"]
 
 
+async def check_blobs(server: EchoServer, content: bytes) -> None:
+    """Check that the operator reads a file of a tree by its hash, as a download, and none of another tree."""
+
+    async def get(path: str) -> Any:
+        return await server.ask("GET", f"/v1/runs{path}", server.server.operator)
+
+    run, other = [each["id"] for each in (await get("")).json()["runs"]]
+    names = re.findall(r'"blob": ?"([0-9a-f]{64})"', (await get(f"/{run}/events")).text)
+    found = await get(f"/{run}/blobs/{names[0]}")
+    assert found.content == content
+    shown = ["content-type", "content-disposition", "x-content-type-options"]
+    assert [found.headers[each] for each in shown] == ["application/octet-stream", "attachment", "nosniff"]
+    refused = {
+        f"/{run}/blobs/{'0' * 64}": 404,
+        f"/{other}/blobs/{names[0]}": 404,
+        f"/run-none/blobs/{names[0]}": 404,
+        f"/{run}/blobs/{names[0].upper()}": 422,
+    }
+    assert {path: (await get(path)).status_code for path in refused} == refused
+
+
 async def test_clients_of_a_server_and_the_command_line_attach_files(tmp_path: pathlib.Path) -> None:
     """Both clients' parts are read; an address and another content are refused, and leave no turn behind."""
     model = ScriptedModel(["A sky.", "Terms.", "No more."])
@@ -271,6 +383,9 @@ async def test_clients_of_a_server_and_the_command_line_attach_files(tmp_path: p
             assert "messages[0].content[1]" in refused.text
         assert _images(model) == [base64_of(png())]
         assert len(model.requests) == 2
+
+        await server.agent(agent_type="llm")
+        await check_blobs(server, png())
 
     (tmp_path / "sky.png").write_bytes(png(shade=5))
     (tmp_path / "tool").write_bytes(b"\x7fELF\0")

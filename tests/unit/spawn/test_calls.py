@@ -103,7 +103,8 @@ def test_calls_known_to_another_kernel_continue_in_their_state(past: list[str], 
     """Begun calls were charged there and refused calls never are; waiting calls share the rest of the limit."""
     ids = {state: {f"c{at}" for at, each in enumerate(past) if each == state} for state in set(past)}
     waits = ids.get("waits", set())
-    before = PastCalls(*(frozenset(ids.get(state, ())) for state in ("began", "refused", "answered")))
+    began, refused, answered = (frozenset(ids.get(state, ())) for state in ("began", "refused", "answered"))
+    before = PastCalls(began, refused, answered)
     context = make_context(tools=workspace_tools(), budget=Budget(Limits(tool_calls=left), scope="main"))
     calls = ToolCallLedger(context, "main:1", reply(*["Read"] * len(past)), before)
     held_count = len(waits) if left is None else min(len(waits), left)

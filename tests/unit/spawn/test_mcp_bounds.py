@@ -16,7 +16,7 @@ from ramet.core.mcp.server_entry import McpServer
 from ramet.host.mcp.progress_filter import ProgressFilter
 from ramet.spawn.mcp import tool_list
 from ramet.spawn.mcp.tool_definitions import MAX_TOTAL_PARTS, PartsBudget, definition_of
-from ramet.spawn.mcp.tool_list import MAX_TOOLS, ToolList
+from ramet.spawn.mcp.tool_list import MAX_TOOLS, ToolList, is_repeatable
 from ramet.spawn.mcp.tool_search import OfferedTool, SearchArguments, ToolCatalogue
 from ramet.tools.mcp.answer_form import form_of
 from ramet.tools.mcp.connection_port import ListedTool
@@ -111,3 +111,18 @@ def test_a_bound_of_a_form_that_is_no_float_is_none() -> None:
     assert form_of({"properties": {"age": {"type": "string", "oneOf": 5}}}).fields[0].choices == ()
     with pytest.raises(InvalidValue, match=r"answer\.age"):
         form.parse(json.dumps({"age": 10**400}))
+
+
+@pytest.mark.parametrize(("repeatable", "repeated"), [((), ""), (("once",), "once"), ("annotated", "again")])
+def test_tools_are_repeatable_as_the_entry_of_their_server_says(repeatable: Any, repeated: str) -> None:
+    """What a server says of its tools counts only for `annotated`."""
+    entry = McpServer(name="calc", command="calc", repeatable=repeatable)
+    listed = [
+        ListedTool("once", "", {"type": "object"}),
+        ListedTool("again", "", {"type": "object"}, is_repeatable=True),
+    ]
+    definitions = [definition_of(entry, each, PartsBudget()) for each in listed]
+    assert [each.is_repeatable for each in definitions] == [repeated == "once", repeated == "again"]
+    assert [is_repeatable(definitions, each.name) for each in definitions] == [
+        each.is_repeatable for each in definitions
+    ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from msgspec import to_builtins
 
@@ -19,6 +19,7 @@ MAX_SERVERS: Final = 16  #: of one agent
 MAX_TEXTS, MAX_TEXT = 200, 16 * 1024  #: arguments or variables of a server, and characters of each
 MAX_TIMEOUT_S: Final = 24 * 3600.0
 DEFAULT_TIMEOUT_S: Final = 300.0
+ANNOTATED: Final = "annotated"
 SHARED_IN_TREE: Final = "tree"
 _NAME: Final = re.compile(r"(?!.*__)(?!.*_\Z)[A-Za-z0-9][A-Za-z0-9_-]{0,31}\Z")
 _ACCEPTED_NAME: Final = (
@@ -30,6 +31,7 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,254}\Z")
 _TYPE: Final = "type"
 _TYPES: Final = {"stdio": "command", "http": "url", "streamable-http": "url"}  #: and the field that belongs to each
 _PROGRAM_FIELDS: Final = ("args", "env")
+_HOST_FIELDS: Final = frozenset({"headers", "repeatable"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +53,8 @@ class McpServer(metaclass=KnownFields):
     headers: Mapping[str, str] = field(default_factory=dict)  #: of each request to the address
     timeout_s: float = DEFAULT_TIMEOUT_S  #: for the answer to one call
     policy: Policy | None = None  #: runs in a sandbox of its own, with these rights of its agent's and no others
+    #: Names of tools whose interrupted calls begin again; ANNOTATED: the tools that the server says are repeatable.
+    repeatable: Sequence[str] | Literal["annotated"] = ()
     shared: str = ""  #: "tree": all agents of a tree with this same entry use one server; else each has its own
 
     def __post_init__(self) -> None:
@@ -68,6 +72,8 @@ class McpServer(metaclass=KnownFields):
             raise InvalidValue(self._field("timeout_s"), seconds, f"seconds above 0, at most {MAX_TIMEOUT_S:g}")
         if self.policy is not None:
             _check_policy(self._field("policy"), self.policy)
+        if self.repeatable != ANNOTATED:
+            object.__setattr__(self, "repeatable", _repeatable_tools(self._field("repeatable"), self.repeatable))
         if self.shared not in ("", SHARED_IN_TREE):
             raise InvalidValue(self._field("shared"), self.shared, f"{SHARED_IN_TREE!r}, or nothing")
         if self.shared and not self.url and self.policy is None:
@@ -116,13 +122,15 @@ class McpServer(metaclass=KnownFields):
             data["timeout_s"] = self.timeout_s
         if self.policy is not None:
             data["policy"] = to_builtins(self.policy)
+        if self.repeatable:
+            data["repeatable"] = self.repeatable if isinstance(self.repeatable, str) else list(self.repeatable)
         if self.shared:
             data["shared"] = self.shared
         return data
 
     def as_guest_data(self) -> dict[str, Any]:
-        """Return the fields that a sandbox needs: headers stay in the host."""
-        return {name: value for name, value in self.as_data().items() if name != "headers"}
+        """Return the fields that a sandbox needs: the others stay in the host."""
+        return {name: value for name, value in self.as_data().items() if name not in _HOST_FIELDS}
 
     @property
     def runs_with_agent(self) -> bool:
@@ -141,6 +149,15 @@ class McpServer(metaclass=KnownFields):
     def tool_name(self, tool: str) -> str:
         """Return the name under which a model calls a tool of this server; characters that it may not have become _."""
         return f"{PREFIX}{self.name}__{re.sub(r'[^A-Za-z0-9_-]', '_', tool)}"
+
+    def may_repeat(self, name: str, *, is_annotated: bool) -> bool:
+        """Return whether an interrupted call of a tool may begin again; `name` is the one that a model calls.
+
+        `is_annotated` is what the server says of the tool. It counts only if this entry says so.
+        """
+        if self.repeatable == ANNOTATED:
+            return is_annotated and self.covers(name)
+        return name in map(self.tool_name, self.repeatable)
 
     def covers(self, entry: str) -> bool:
         """Return whether an entry of a list of tools is about this server: of all its tools, or of one of them."""
@@ -193,6 +210,12 @@ def _check_policy(name: str, policy: object) -> None:
         raise InvalidValue(f"{name}.env_vars", sorted(policy.env_vars), "none: write them into env of the entry")
     if isinstance(policy.secrets, Mapping) and any(each is not None for each in policy.secrets.values()):
         raise InvalidValue(f"{name}.secrets", sorted(policy.secrets), "names of secrets of its agent, without values")
+
+
+def _repeatable_tools(name: str, values: object) -> tuple[str, ...]:
+    if isinstance(values, str | Mapping) or not isinstance(values, Iterable):
+        raise InvalidValue(name, values, f"a list of names of tools, or {ANNOTATED!r}")
+    return _texts(name, values)
 
 
 def _texts(name: str, values: object) -> tuple[str, ...]:

@@ -152,9 +152,12 @@ class TreeReplay:
             case MessageRecorded() | ReplayMessage():
                 self._apply_message(run, event)
             case ToolStarted():
-                if event.call_id is not None and event.call_id not in run.started_calls:
-                    run.started_calls[event.call_id] = event
-                    self._spend(run, ONE_TOOL_CALL)
+                if event.call_id is not None:
+                    started = run.started_calls.get(event.call_id)
+                    # With the same step, the call was counted; in a sandbox it begins again as another step.
+                    if started is None or started.step_id != event.step_id:
+                        run.started_calls[event.call_id] = event
+                        self._spend(run, ONE_TOOL_CALL)
                 run.count_step(event.step_id)
                 run.limit_pause = None
             case ToolEnded() | ReplayToolEnd():

@@ -14,7 +14,14 @@ from mcp import ClientSession, MCPError
 from pydantic import TypeAdapter
 
 from ramet.host.mcp.content_text import resource_text, text_of
-from ramet.tools.mcp.connection_port import Feature, ListedPrompt, ListedResource, McpResult, PromptArgument
+from ramet.tools.mcp.connection_port import (
+    Feature,
+    ListedPrompt,
+    ListedResource,
+    ListedTool,
+    McpResult,
+    PromptArgument,
+)
 
 MAX_ENTRIES, MAX_PAGES = 500, 16
 MAX_TEXT: Final = 1_000  #: characters of a description
@@ -37,6 +44,13 @@ def features_of(capabilities: types.ServerCapabilities) -> frozenset[Feature]:
     """Return what a server offers besides tools."""
     offered: dict[Feature, object] = {"resources": capabilities.resources, "prompts": capabilities.prompts}
     return frozenset(name for name, each in offered.items() if each is not None)
+
+
+def listed_tool(tool: types.Tool) -> ListedTool:
+    """Return a tool as its server lists it, with what the server says of a second call."""
+    hints = tool.annotations
+    is_repeatable = hints is not None and bool(hints.read_only_hint or hints.idempotent_hint)
+    return ListedTool(tool.name, tool.description or "", tool.input_schema, is_repeatable)
 
 
 async def list_resources(session: ClientSession) -> tuple[ListedResource, ...]:

@@ -159,7 +159,7 @@ class ServerSession:
                 page = await session.list_tools(params=params)
             else:
                 page = await session.send_request(types.ListToolsRequest(params=params), types.ListToolsResult)
-            listed = [ListedTool(each.name, each.description or "", each.input_schema) for each in page.tools]
+            listed = [server_queries.listed_tool(each) for each in page.tools]
             size += len(msgspec.json.encode(listed))
             if size > MAX_MESSAGE_BYTES:
                 raise self._broken(f"its list of tools has more than {MAX_MESSAGE_BYTES} bytes")

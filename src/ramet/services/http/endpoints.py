@@ -37,6 +37,7 @@ from ramet.services.http.schemas import (
     TurnOptions,
     WhichTurn,
 )
+from ramet.services.operator.changes import ChangeOptions
 from ramet.services.operator.contract import (
     AddSchedule,
     AnswerApproval,
@@ -125,6 +126,7 @@ GET_JOB = Endpoint("get_job", "GET", "/v1/jobs/{id}", Job)
 
 # ---- runs
 
+CHANGES = Endpoint("changes", "GET", "/v1/changes", NoneType, query=ChangeOptions)
 LIST_RUNS = Endpoint("list_runs", "GET", "/v1/runs", RunPage, query=RunFilter)
 GET_RUN = Endpoint("get_run", "GET", "/v1/runs/{run}", RunRow)
 RUN_TREE = Endpoint("run_tree", "GET", "/v1/runs/{run}/tree", RunPage, query=Paging)
@@ -135,6 +137,7 @@ RAISE_LIMITS = Endpoint("raise_limits", "POST", "/v1/runs/{run}/limits", RaisedL
 PAUSE_RUN = Endpoint("pause_run", "POST", "/v1/runs/{run}/pause", PausedRuns, takes=PauseRun)
 RESUME_RUN = Endpoint("resume_run", "POST", "/v1/runs/{run}/resume", NoneType)
 RUN_FILE = Endpoint("run_file", "GET", "/v1/runs/{run}/file", bytes, query=WhichFile)
+RUN_BLOB = Endpoint("run_blob", "GET", "/v1/runs/{run}/blobs/{blob}", bytes)
 KEEP_RUN = Endpoint("keep_run", "POST", "/v1/runs/{run}/keep", KeptTree, takes=KeepTree)
 LIST_APPROVALS = Endpoint("list_approvals", "GET", "/v1/approvals", ApprovalPage, query=Paging)
 ANSWER_APPROVAL = Endpoint("answer_approval", "POST", "/v1/approvals/{approval}", NoneType, takes=AnswerApproval)

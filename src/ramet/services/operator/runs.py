@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
+from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
@@ -13,7 +15,8 @@ from ramet.core.events import MailPushed, RunEnded, RunResumed, RunSpawned, Stat
 from ramet.core.replay.replay import TreeReplay
 from ramet.host.control.operator import OperatorControl
 from ramet.host.control.run_queries import LOOK_S, RunRow, rows_of
-from ramet.host.journal.journal import TREES, Journal
+from ramet.host.journal.blobs import load_blob
+from ramet.host.journal.journal import TREES
 from ramet.host.journal.stored_events import decode_stored, replay_tree, stored_events
 from ramet.host.journal.ttl import Lifetime, lifetimes_of
 from ramet.services.operator.contract import MOST, EventOptions, Paging, RunFilter, RunPage
@@ -21,9 +24,29 @@ from ramet.services.turns.tree_events import TreeEvent, require_local_owner
 from ramet.store.contract import Store, StoredEvent
 
 _log = logging.getLogger("ramet.services")
+_BLOB_NAME = re.compile(r"[0-9a-f]{64}\Z")
 PAGE = 1_000  #: events that are read at a time
 IsElsewhere = Callable[[str], Awaitable[bool]]
 AgentPaths = Callable[[], Mapping[str, str]]
+
+
+class RecordedTrees(Protocol):
+    """The journal of a running kernel, or one that is only read."""
+
+    @property
+    def store(self) -> Store:
+        """The open store."""
+
+    @property
+    def living(self) -> Collection[str]:
+        """The roots of the trees that are active."""
+
+
+class RunPlace(NamedTuple):
+    """The tree of a run, and the run's path there."""
+
+    root: str
+    path: str
 
 
 class RunViews:
@@ -31,7 +54,7 @@ class RunViews:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: RecordedTrees,
         steering: OperatorControl,
         is_elsewhere: IsElsewhere,
         agent_paths: AgentPaths = lambda: {},
@@ -110,17 +133,37 @@ class RunViews:
                 return
             await self._store.wait(head, timeout_s=LOOK_S)
 
+    async def blob(self, id: str, name: str) -> bytes:
+        """Return bytes that a message of the tree of a run names by their hash, such as an image.
+
+        Raises InvalidValue for a name that is no hash, and Unknown for a blob that this tree does not have.
+        """
+        if not _BLOB_NAME.match(name):
+            raise InvalidValue("blob", name[:100], "the hash of a blob: 64 digits from 0 to f")
+        content = await load_blob(self._store, await self.tree_of(id), name)
+        if content is None:
+            raise Unknown("blob", name)
+        return content
+
     async def replay(self, id: str) -> TreeReplay:
         """Return the replay of the tree that contains a run. Raises Unknown."""
         return await replay_tree(self._store, await self.tree_of(id), page=PAGE)
 
     async def tree_of(self, run: str) -> str:
         """Return the root of the tree that contains a run. Raises Unknown."""
+        return (await self._first_event(run)).tree
+
+    async def place_of(self, run: str) -> RunPlace:
+        """Return where a run is. Raises Unknown."""
+        first = await self._first_event(run)
+        return RunPlace(first.tree, decode_stored(self._store, first).path)
+
+    async def _first_event(self, run: str) -> StoredEvent:
         await self._wait_persisted(run)
         events = await self._store.read(run=run, limit=1) if "\0" not in run else []
         if not events:
             raise Unknown("run", run, tuple(self._journal.living)[-20:])
-        return events[0].tree
+        return events[0]
 
     async def _roots(self) -> list[tuple[str, Lifetime]]:
         """Return each recorded tree that was not set aside, in the order of their beginnings."""

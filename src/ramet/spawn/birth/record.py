@@ -69,6 +69,8 @@ def to_data(
         spawn_data["clone"] = run.sandbox.clone.as_data()
     if run.sandbox.definition_mounts:
         spawn_data["skill_folders"] = list(run.sandbox.definition_mounts)
+    if request.attachments:
+        spawn_data["attachments"] = list(request.attachments)
     if request.begins_at:
         spawn_data["begins_at"] = request.begins_at
     if request.fork_of:
@@ -171,6 +173,7 @@ def request_of(
         begins_at=spawn_data.get("begins_at", ""),
         fork_place=spawn_data.get("fork_place", ""),
         state_owner=spawn_data.get("state_owner", ""),
+        attachments=tuple(spawn_data.get("attachments", ())),
     )
 
 

@@ -30,6 +30,7 @@ class ServerTool(SchemaOnlyTool):
     """A tool of a server, of which only the definition is here."""
 
     timeout_s: float
+    is_repeatable: bool = False  #: an interrupted call of it may begin again
 
     @property
     def size(self) -> int:
@@ -76,7 +77,13 @@ def definition_of(server: McpServer, listed: ListedTool, budget: PartsBudget) ->
     if len(description) > MAX_DESCRIPTION:
         description = f"{description[:MAX_DESCRIPTION]}…"
     parameters = {"properties": {}, **schema, "description": ""}
-    return ServerTool(name=name, description=description, args_schema=parameters, timeout_s=server.timeout_s)
+    return ServerTool(
+        name=name,
+        description=description,
+        args_schema=parameters,
+        timeout_s=server.timeout_s,
+        is_repeatable=server.may_repeat(name, is_annotated=listed.is_repeatable),
+    )
 
 
 class _Expansion:

@@ -178,6 +178,11 @@ def definitions_json(tools: Iterable[BaseTool]) -> bytes:
     return msgspec.json.encode([each.as_data() for each in tools if isinstance(each, ServerTool)])
 
 
+def is_repeatable(tools: Iterable[BaseTool], name: str) -> bool:
+    """Return whether an interrupted call of a tool, by its name among these, may begin again."""
+    return any(isinstance(each, ServerTool) and each.name == name and each.is_repeatable for each in tools)
+
+
 def without_server_tools(tools: Sequence[BaseTool]) -> tuple[BaseTool, ...]:
     """Return the tools that are of no server: a server's tools belong to one process, and nobody inherits them."""
     return tuple(each for each in tools if not isinstance(each, ServerTool))

@@ -20,7 +20,7 @@ import msgspec
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.tools import BaseTool
 
-from ramet.agent.context import with_call_ids, without_calls
+from ramet.agent.context import calls_of, with_call_ids, without_calls
 from ramet.agent.hooks.config import EVENTS
 from ramet.agent.loop import record_message
 from ramet.agent.output import OutputContract
@@ -44,7 +44,7 @@ from ramet.spawn.sandbox.approvals import Gates
 from ramet.spawn.sandbox.guest_events import Records
 from ramet.spawn.sandbox.pausing import ConversationPause
 from ramet.spawn.sandbox.transcript import Mirror
-from ramet.spawn.tool_calls import ToolCallLedger, charge_aside, step_number
+from ramet.spawn.tool_calls import PastCalls, ToolCallLedger, charge_aside, step_number
 from ramet.spawn.verdict import recorded_refusal
 from ramet.tools.builtins import builtin_tools, by_name, is_builtin
 from ramet.tools.context import DeclaredResult, ToolUseContext
@@ -91,7 +91,7 @@ class SandboxedConversation:
 
     # ---- the beginning
 
-    def start(self) -> tuple[StartConversation, bytes]:
+    async def start(self) -> tuple[StartConversation, bytes]:
         """Return the first message to the guest.
 
         The messages of the turn are recorded, after those that existed when it began. Raises InvalidValue if the agent
@@ -108,6 +108,7 @@ class SandboxedConversation:
         run.turn.streamed_text.clear()
         self._has_started = True
         system, history = self._transcript.start_turn(self._messages)
+        await self._reserve_repeated()
         tree, compaction = context.tree, run.compaction
         types = dict(tree.spawnable(context)) if tree is not None else {}
         capabilities = [each.data() for each in run.agent.capabilities]
@@ -145,8 +146,23 @@ class SandboxedConversation:
             resumes=run.turn.resumes,
             replied=run.turn.replies if run.turn.resumes else 0,
             objected=run.turn.objections if run.turn.resumes else 0,
+            granted=self.calls.granted_count,
+            scope=self.calls.refusal.scope if self.calls.refusal is not None else "",
         )
         return start, body + (tools.data if tools is not None else b"")
+
+    async def _reserve_repeated(self) -> None:
+        """Reserve the interrupted calls that begin again; wait while they may not begin."""
+        tools, run = self._transcript.repeated_tools, self._run
+        if not tools:
+            return
+        history = run.context.history
+        reply = next(each for each in reversed(history) if isinstance(each, AIMessage))
+        others = frozenset(each["id"] or "" for each in calls_of(reply)) - tools.keys()
+        step = next(run.sandbox.interrupted_calls[each].step for each in tools)
+        self.calls = ToolCallLedger(run.context, step, reply, PastCalls(answered_ids=others, repeated_tools=tools))
+        await self.calls.wait_to_run()
+        self._last_refusal = self.calls.refusal or self._last_refusal
 
     async def continue_after_pause(self) -> None:
         """Wait until the request of the process that was given up fits; the next process goes on from the record."""
@@ -322,6 +338,7 @@ class SandboxedConversation:
         recorded = self._transcript.record(with_call_ids(reply, request.step), request.step)
         self._run.turn.streamed_text.clear()
         self._replies += 1
+        self._run.sandbox.interrupted_calls.clear()
         self.calls = ToolCallLedger(context, request.step, self._newest_reply())
         return recorded.message
 

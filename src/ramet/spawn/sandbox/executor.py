@@ -201,7 +201,7 @@ class FunctionJob:
     def __init__(self, run: Run, prompt: str) -> None:
         self._run, self._prompt = run, prompt
 
-    def start(self) -> tuple[HostMessage, bytes]:
+    async def start(self) -> tuple[HostMessage, bytes]:
         """Return the first message, with the packed function and the late arguments."""
         run, capsule, grant = self._run, self._run.sandbox.capsule, self._run.grant
         assert capsule is not None, "a function in a sandbox is packed"
@@ -302,7 +302,7 @@ async def _run_attempt(
                 adopted=running.is_adopted,
             )
             if not running.is_adopted:
-                first_message = job.start()
+                first_message = await job.start()
                 await recorded
                 if running.adoption_data:  # A kernel that continues knows of it, and of its first message.
                     await run.context.wait_persisted()

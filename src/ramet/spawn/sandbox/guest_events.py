@@ -17,6 +17,7 @@ from ramet.core.errors import BudgetExceeded, InvalidValue, ProtocolError
 from ramet.core.events import BudgetRefused, Compacted, MailDelivered, MessageRecorded, Notice, ToolEnded, ToolStarted
 from ramet.models.request_codec import bounded_json, untrusted_message
 from ramet.spawn.masking import masked_error, masked_failure, masked_text
+from ramet.spawn.mcp.tool_list import is_repeatable
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.transcript import Mirror
 from ramet.spawn.tool_calls import ToolCallLedger, step_number
@@ -99,7 +100,12 @@ class Records:
                 step_number(self._context, event.step_id)
                 started = calls.begin(event.call_id)
                 self._context.emit(
-                    ToolStarted, call_id=event.call_id, tool=started.tool, step_id=event.step_id, args=started.args
+                    ToolStarted,
+                    call_id=event.call_id,
+                    tool=started.tool,
+                    step_id=event.step_id,
+                    args=started.args,
+                    repeatable=is_repeatable(self._context.tools, started.tool),
                 )
             case ToolEnded():
                 if event.status not in _STATUSES:

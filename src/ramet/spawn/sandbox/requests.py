@@ -460,6 +460,7 @@ class GuestRequests:
     async def _call_mcp_tool(self, request: guest_to_host.CallMcpTool, _: bytes) -> Reply:
         # Whoever sends this: what the gates let begin is what is called, with the arguments that they saw.
         arguments = self._require_conversation().calls.take_host_work(request.call_id, request.tool)
+        await self._run.context.wait_persisted()
         result, definitions = await self.mcp.call(request, arguments)
         text = result.text.encode("utf-8", "replace")
         files = msgspec.json.encode(result.files) if result.files and not result.is_error else b""

@@ -16,6 +16,7 @@ from ramet.core.events import MessageRecorded
 from ramet.core.ids import CallId
 from ramet.models.messages import encode
 from ramet.models.request_codec import SharedHistory, as_data, redact_for_guest
+from ramet.spawn.mcp.interrupted_calls import calls_to_repeat
 from ramet.spawn.run import Run
 
 #: The number of bytes that a conversation may have as data; compaction makes room in it.
@@ -35,7 +36,7 @@ class Mirror:
     A message is recorded when it arrives; requests refer to it by its place.
     """
 
-    __slots__ = ("_mail", "_run", "_size", "_sizes", "history")
+    __slots__ = ("_mail", "_run", "_size", "_sizes", "history", "repeated_tools")
 
     def __init__(self, run: Run) -> None:
         self._run = run
@@ -43,16 +44,21 @@ class Mirror:
         self._sizes: list[int] = []  #: sizes of the kept messages, as data
         self._size = 0
         self._mail: list[Mail] = []  #: mail read in this turn
+        self.repeated_tools: dict[str, str] = {}  #: tools of calls that begin again in the process of this turn, by id
 
     def start_turn(self, messages: Sequence[BaseMessage]) -> InitialTranscript:
         """Return to the start of the turn, add `messages` and available mail, and return the whole as data.
 
-        Calls that were in progress when a kernel ended are answered as cut off. Raises ProtocolError if the
-        conversation is too large for a guest.
+        Calls that were in progress when a kernel ended are answered as interrupted, unless they begin again: then their
+        answers come first, and mail is left for later. Raises ProtocolError if the conversation is too large for a
+        guest.
         """
         context = self._run.context
         del context.history[self._run.turn_began_at :]  # An earlier attempt sent these to a guest that has ended.
+        self.repeated_tools = self._find_repeated() if self._run.turn.resumes and not messages else {}
         self._repair()
+        if self.repeated_tools:
+            return self._guest_transcript()
         # A resumed turn that already has its answer ends with it: a note there would make the model answer again.
         is_answered = not messages and bool(context.history) and isinstance(context.history[-1], AIMessage)
         self._mail += context.mailbox.drain(notes=not is_answered)
@@ -64,8 +70,18 @@ class Mirror:
         for mail in self._mail:
             if mail not in notes:
                 deliver_mail(context, mail)
+        return self._guest_transcript()
+
+    def _guest_transcript(self) -> InitialTranscript:
         entries = self._initial_transcript()
         return InitialTranscript(entries.system, [redact_for_guest(each) for each in entries.history])
+
+    def _find_repeated(self) -> dict[str, str]:
+        run = self._run
+        interrupted = run.sandbox.interrupted_calls
+        calls = calls_to_repeat(run.context.history, interrupted, run.agent.mcp_servers)
+        ids = [each["id"] or "" for each in calls]
+        return {id: interrupted[id].tool for id in ids}
 
     def continue_here(self) -> None:
         """Let the next process of this turn begin with everything that is recorded now."""
@@ -90,7 +106,11 @@ class Mirror:
     def _repair(self) -> None:
         run, context = self._run, self._run.context
         known = {id(message) for message in context.history}
-        context.history[:] = repair(context.history)
+        context.history[:] = [
+            each
+            for each in repair(context.history)
+            if id(each) in known or not isinstance(each, ToolMessage) or each.tool_call_id not in self.repeated_tools
+        ]
         interrupted = [each for each in context.history if isinstance(each, ToolMessage) and id(each) not in known]
         # Before the answers are recorded: then no one looks for the children.
         if interrupted and context.tree is not None:
@@ -155,8 +175,11 @@ class Mirror:
         )
 
     def _add(self, message: BaseMessage, size: int) -> None:
-        self.history.add(message)
-        self._sizes.append(size)
+        at = self.history.add(message)
+        self._sizes.insert(at, size)
+        history, place = self._run.context.history, at - len(self._run.context.system_messages)
+        if place < len(history) - 1:  # An answer to a call before one that was answered earlier.
+            history.insert(place, history.pop())
         self._size += size
         self._check()
 

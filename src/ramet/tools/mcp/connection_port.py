@@ -59,6 +59,7 @@ class ListedTool(NamedTuple):
     name: str
     description: str
     schema: Mapping[str, Any]
+    is_repeatable: bool = False  #: its server says that a second call does no more than the first
 
 
 class ListedResource(NamedTuple):

@@ -71,6 +71,8 @@ class StartConversation(HostMessage, frozen=True, kw_only=True, tag="start_conve
     mcp: tuple[dict[str, Any], ...] = ()  #: servers of the Model Context Protocol that the guest starts, as data
     has_servers: bool = False  #: it has such servers, here or in sandboxes of their own
     objected: int = 0  #: number of earlier times in this turn that it was asked to continue instead of ending
+    granted: int | None = None  #: number of calls at the end of its history that may begin; None: all
+    scope: str = ""  #: of the budget that refuses the others
 
 
 class Answer(HostMessage, frozen=True, kw_only=True, tag="answer"):

@@ -14,6 +14,7 @@ from ramet.services.http.request import RequestContext
 from ramet.services.http.routes.operation import Operations
 from ramet.services.http.schemas import Mail
 from ramet.services.http.sse import EventStream, encode_events
+from ramet.services.operator.changes import ChangeOptions
 from ramet.services.operator.contract import (
     MOST,
     AnswerApproval,
@@ -36,6 +37,8 @@ from ramet.services.operator.contract import (
 from ramet.services.operator.service import paginate
 
 OPERATIONS: Final = Operations()
+#: Headers of bytes that an agent, a model or a server wrote: no browser shows or runs these.
+_NOT_SHOWN: Final = {"x-content-type-options": "nosniff", "content-disposition": "attachment"}
 
 
 def _merge(call: RequestContext, pages: Sequence[ApprovalPage]) -> ApprovalPage:
@@ -47,6 +50,19 @@ def _merge(call: RequestContext, pages: Sequence[ApprovalPage]) -> ApprovalPage:
 @OPERATIONS.add(endpoints.LIST_RUNS, "List the runs of the server's kernel: the active runs, or all recorded runs")
 async def _list(call: RequestContext) -> RunPage:
     return await call.kernel("run").runs.runs(call.query(RunFilter))
+
+
+@OPERATIONS.add(
+    endpoints.CHANGES,
+    "Stream the rows of all runs, or of a run and all below it, and new rows whenever they change, without an end",
+    stream=True,
+    resumes=True,
+)
+async def _changes(call: RequestContext) -> EventStream:
+    options = call.query(ChangeOptions)
+    options.after = call.request.headers.get("last-event-id") or options.after
+    messages = await call.kernel("run").changes(options)
+    return call.parts.streams.stream(encode_events(messages, "changes"))
 
 
 @OPERATIONS.add(endpoints.GET_RUN, "One run, with its result", of="run")
@@ -138,7 +154,18 @@ async def _resume(call: RequestContext) -> None:
 )
 async def _file(call: RequestContext) -> Response:
     content = await call.kernel("run").read_file(call.path("run"), call.query(WhichFile).path)
-    return Response(content, media_type=BYTES, headers={"x-content-type-options": "nosniff"})
+    return Response(content, media_type=BYTES, headers=_NOT_SHOWN)
+
+
+@OPERATIONS.add(
+    endpoints.RUN_BLOB,
+    "Read bytes that the tree of a run has, by the hash that is their name in its messages",
+    of="run",
+    refuses=(422,),
+)
+async def _blob(call: RequestContext) -> Response:
+    content = await call.kernel("run").runs.blob(call.path("run"), call.path("blob"))
+    return Response(content, media_type=BYTES, headers=_NOT_SHOWN)
 
 
 @OPERATIONS.add(endpoints.KEEP_RUN, "Retain the tree of a run permanently, or no longer", repetition="again", of="run")
