@@ -52,6 +52,7 @@ setup: $(READY) tools ## .venv with the pinned packages, and git, ripgrep, bubbl
 
 demo: $(READY) ## agents explain why a payment API fails: no key, no network
 	$(BIN)/ramet ask "Why is the payment API failing?" --dir examples/payment-api
+	@echo "== the same in a browser: $(BIN)/ramet ui --dir examples/payment-api"
 
 lint: $(READY) ## format, lint, types, layers
 	$(BIN)/ruff format --check .

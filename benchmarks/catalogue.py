@@ -346,6 +346,18 @@ CATALOGUE: tuple[Measurement, ...] = (
         Figure("until_gone_ms", "until nothing is left", "ms wall", 200),
     ),
     _measure(
+        "ui",
+        "The page in Chromium without a graphics processor, scrolled: 10,000 agents at work, 2,000 events a second",
+        Figure("frames_per_s", "frames", "per s"),
+        Figure("frame_p99_ms", "99 of 100 frames", "ms wall"),
+        Figure("events_per_s", "events of the agents meanwhile", "per s"),
+        Figure("paint_ms", "first paint", "ms wall", 200),
+        Figure("rows_ms", "until all agents are in the table", "ms wall"),
+        Figure("first_kb", "scripts before the first paint", "KB", 100),
+        Figure("all_kb", "all scripts", "KB"),
+        arguments=("page_frames",),
+    ),
+    _measure(
         "services",
         "The services over a Unix socket",
         Figure("request_us", "a small request on one of 32 connections", "µs CPU", 33),

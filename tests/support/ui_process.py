@@ -31,7 +31,7 @@ class Ui:
     @property
     def link(self) -> str:
         """The newest link that it has printed."""
-        return next(found[0] for line in reversed(self.lines) if (found := re.search(r"http://\S+", line)))
+        return next(found[0] for line in reversed(self.lines) if (found := re.search(r"http://\S+/ui/#\S+", line)))
 
     @property
     def origin(self) -> str:

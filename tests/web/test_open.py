@@ -35,7 +35,7 @@ async def test_the_link_shows_the_runs_of_a_server_through_its_death(page: Page,
             async with serve(folder, RAMET_RULES_SANDBOXED="false") as server:
                 await add_run(folder)
                 await page.goto(shown.link)
-                await page.get_by_role("cell", name="completed").wait_for()
+                await page.get_by_role("gridcell", name="ended: completed").wait_for()
 
                 assert page.url == f"{shown.origin}/ui/"
                 assert await page.evaluate("history.length") == 2  # No entry with the token is left to go back to.
@@ -46,4 +46,4 @@ async def test_the_link_shows_the_runs_of_a_server_through_its_death(page: Page,
                 await page.get_by_role("alert").wait_for()
             async with serve(folder):
                 await page.get_by_role("alert").wait_for(state="hidden")
-                await page.get_by_role("cell", name="completed").wait_for()
+                await page.get_by_role("gridcell", name="ended: completed").wait_for()

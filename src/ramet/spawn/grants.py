@@ -17,7 +17,6 @@ from ramet.agent.external.external import ExternalFunction
 from ramet.agent.external.program_policy import Program, Programs
 from ramet.core.errors import Bug, InvalidValue, SpawnRefused
 from ramet.core.limits import Limits
-from ramet.core.mcp.server_entry import McpServer
 from ramet.core.policy import rights
 from ramet.core.policy.decision import clamp_grant
 from ramet.core.policy.mount_rights import Mounts
@@ -102,7 +101,7 @@ def child_grant(
         if policy is not None and (policy.readonly_mounts or policy.writable_mounts):
             _check_mounts(grant.mounts, parent.sandbox.mount_roots, services)
         if policy is not None and policy.allowed_endpoints:
-            _check_endpoints(grant.allowed_endpoints, parent_grant.allowed_endpoints, services)
+            check_endpoints(grant.allowed_endpoints, parent_grant.allowed_endpoints, services)
         return grant, tuple(Clamp(f"policy.{each.field}", each.requested, each.granted) for each in clamps)
     if policy is None and services.placement is not None:
         policy = services.placement.children
@@ -125,7 +124,7 @@ def narrowed_to(most: Policy, grant: Grant | None, parent: Run | None, services:
         roots = mount_roots_of(parent, grant, services)
         _check_mounts(narrowed_grant.mounts, roots, services)
     if most.allowed_endpoints:
-        _check_endpoints(narrowed_grant.allowed_endpoints, grant.allowed_endpoints, services)
+        check_endpoints(narrowed_grant.allowed_endpoints, grant.allowed_endpoints, services)
     return narrowed_grant
 
 
@@ -163,12 +162,6 @@ def mount_roots_of(
     return services.placement.mount_roots(grant.mounts.paths)
 
 
-def server_grant(server: McpServer, parent: Grant) -> Grant:
-    """Return the grant of an MCP server in a sandbox of its own. Raises SpawnRefused for a right its agent lacks."""
-    assert server.policy is not None, "such a server has a policy"
-    return narrow(parent, server.policy)[0]
-
-
 def _check_mounts(mounts: Mounts, roots: Mapping[str, str], services: TreePorts) -> None:
     """Raise SpawnRefused if a mount lies below one of the roots by name only."""
     assert services.placement is not None, "a run with a grant has a placement"
@@ -178,7 +171,7 @@ def _check_mounts(mounts: Mounts, roots: Mapping[str, str], services: TreePorts)
         raise SpawnRefused(f"policy.{problem.field}", f"{problem.value}: {problem.accepted}") from problem
 
 
-def _check_endpoints(endpoints: Sequence[str], parent_endpoints: Sequence[str], services: TreePorts) -> None:
+def check_endpoints(endpoints: Sequence[str], parent_endpoints: Sequence[str], services: TreePorts) -> None:
     """Raise SpawnRefused for a public address of the host itself, which "*" of a parent does not cover."""
     assert services.placement is not None, "a run with a grant has a placement"
     try:

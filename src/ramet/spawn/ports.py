@@ -122,6 +122,9 @@ class Placement(Protocol):
         Yields the socket of the proxy to its allowed endpoints, or None if there are none.
         """
 
+    def server_folder(self) -> AbstractAsyncContextManager[pathlib.Path]:
+        """Provide a new folder for a server that belongs to no run; it is removed with what is in it."""
+
     def network_access(
         self, run: ToolUseContext, grant: Grant, path: pathlib.Path, backend: Backend
     ) -> AbstractAsyncContextManager[None]:

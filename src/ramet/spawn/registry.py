@@ -41,7 +41,8 @@ class RunRegistry:
         self.known_spawns: dict[tuple[RunId, str], Run] = {}  #: by parent and key, of a process that has ended
         self.runs_by_request: dict[str, Run] = {}  #: by the sandbox request that led to them, of such a process
         self.mail_by_request: set[str] = set()  #: likewise, requests that led to mail
-        self.on_state: list[Callable[[], None]] = []  #: called when a run has changed its state
+        #: Called when a run has changed its state, and when a pause has begun or ended.
+        self.on_state: list[Callable[[], None]] = []
         self._names: dict[str, RunId] = {}
         self._versions: dict[str, int] = {}  #: the newest version given, by requested name
         self._finished_ids: OrderedDict[RunId, None] = OrderedDict()

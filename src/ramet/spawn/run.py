@@ -39,7 +39,7 @@ from ramet.spawn.served_ports import ServedPorts
 from ramet.spawn.tool_calls import InterruptedCall, ToolCallLedger
 from ramet.tools.context import ToolUseContext
 from ramet.tools.forwarding import OpenForwarding
-from ramet.tools.mcp.connection_port import McpClient, ServerPrompts
+from ramet.tools.mcp.connection_port import McpCaller, McpClient, McpConnection, ServerPrompts
 from ramet.tools.mcp.package_port import McpPackages
 from ramet.tools.run_info import RunInfo
 from ramet.tools.spawn_request import SpawnRequest
@@ -102,6 +102,8 @@ class RunSandbox:
     mcp_programs: Mapping[str, McpServer] = field(default_factory=dict)  #: started in place of servers with packages
     #: Holds a place for the sandbox of one of these servers. Raises SpawnRefused if there is no room.
     admit_server: Callable[[ResourceShare], AbstractContextManager[None]] | None = None
+    #: Joins a server that agents of its tree share. Raises SpawnRefused for one with more rights than the run.
+    join_server: Callable[[McpServer, McpCaller], McpConnection] | None = None
     server_prompts: ServerPrompts | None = None  #: of the servers of its current process, or of its last one
     #: Tools of these servers that its model found, and whether that is recorded: a fork has those of its parent.
     loaded_tools: dict[str, bool] = field(default_factory=dict)

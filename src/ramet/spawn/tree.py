@@ -59,6 +59,9 @@ class RunTree:
     def _end_run(self, run: Run) -> None:
         self.post.report_end_to_all(run)
         self.peers.end_run(run)
+        placement = self.register.services.placement
+        if placement is not None and self.supervisor.tree_servers.end_with(run):  # Its turn was cut off.
+            placement.run_in_background(self.supervisor.tree_servers.close())
 
     def handle(self, run: Run) -> Handle:
         return Handle(run, self.supervisor, self.post)

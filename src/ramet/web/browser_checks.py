@@ -8,7 +8,6 @@ scripts. Other programs send neither of them.
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Collection
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -16,10 +15,10 @@ from typing import Final
 
 from starlette.datastructures import Headers
 
+from ramet.core.authority import AUTHORITY
 from ramet.services.http.responses import Refusal
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
-_AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9_-]+(?:\.[a-z0-9_-]+)*)(?::([0-9]{1,5}))?\Z")
 _SHOWN: Final = 80  #: characters of a refused header
 
 
@@ -37,7 +36,7 @@ class AllowedHosts:
 
     def allows(self, authority: str) -> bool:
         """Return whether a host with an optional port is allowed."""
-        if (match := _AUTHORITY.match(authority.lower())) is None:
+        if (match := AUTHORITY.match(authority.lower())) is None:
             return False
         host, port = match[1], match[2]
         if host in LOOPBACK and (self.port is None or int(port or 80) == self.port):

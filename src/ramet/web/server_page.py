@@ -26,7 +26,7 @@ class ServerPage:
     hosts: AllowedHosts
     is_operator: Callable[[str], bool]
     dir: str
-    idle_minutes: int = 0
+    idle_minutes: int = 60  #: the page logs out by itself: an operator's key does not end
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""

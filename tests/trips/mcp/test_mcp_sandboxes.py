@@ -21,6 +21,7 @@ from tests.support.waiting import eventually
 from tests.trips.kits.isolated import BACKENDS, BackendName, marked_processes
 from tests.trips.kits.mcp import POLICY, agent, server, talk
 
+FOUND = ("calc", "own", "board")
 ROOT = pathlib.Path(__file__).parents[3]
 
 
@@ -81,18 +82,19 @@ async def test_no_process_of_a_server_outlives_its_turn(tmp_path: pathlib.Path, 
     try:
         assert kernel.stdout is not None
         assert await asyncio.wait_for(kernel.stdout.readline(), 60) == b"asked\n"
-        await eventually(lambda: len(marked_processes(mark)) == 4, within_s=60)
+        await eventually(lambda: len(marked_processes(mark)) == 5, within_s=60)
     finally:
         kernel.kill()
         await kernel.wait()
     await eventually(lambda: not marked_processes(mark), within_s=30)
 
     async with ramet.AgentRuntime(tmp_path / "work", backend=backend) as runtime:
-        model = ramet.ScriptedModel(["It was cut off."])
+        model = ramet.ScriptedModel([Call("mcp__board__work", {"value": "show"}), "It was cut off."])
         [handle] = await runtime.resume(llm=model)
         assert (await handle.result()).value == "It was cut off."
-        assert tool_results(handle.run.context)[2:] == [INTERRUPTED]
+        interrupted, shown = tool_results(handle.run.context)[2:]
+        assert (interrupted, shown.endswith(f"# {mark}")) == (INTERRUPTED, True), "the shared server was started again"
         assert not [each async for each in handle.events() if isinstance(each, ApprovalAsked)], "asked again"
-        assert model.requests[0].tools[-3:] == ("ToolSearch", "mcp__calc__work", "mcp__own__work"), (
+        assert model.requests[0].tools[-4:] == ("ToolSearch", *(f"mcp__{each}__work" for each in FOUND)), (
             "a tool that was found before the kill"
         )

@@ -38,8 +38,8 @@ CHECKS = (
 #: Of requests that the document allows: a value may still be none here (422; 400 for clients of models), a turn over
 #: (410), a queue full (429).
 REFUSED = ["2xx", "400", "401", "403", "404", "409", "410", "422", "429"]
-#: The document, which it reads before all else; and a stream without an end, before which it has read nothing.
-UNASKED = ("openapi", "follow_passages")
+#: The document, which it reads before all else; and streams without an end, before which it has read nothing.
+UNASKED = ("openapi", "changes", "follow_passages")
 CHAT = ("chat_completions", "messages", "models")
 
 

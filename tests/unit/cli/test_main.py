@@ -93,6 +93,8 @@ def test_the_help_equals_the_approved_text(
         (["ask", "x", "--model", " "], "ramet ask: --model: '' is not accepted; expected a name"),
         (["serve", "--listen", "here"], "ramet serve: --listen: 'here' is not accepted; expected HOST:PORT"),
         (["serve", "--socket", "a", "--listen", "b:1"], "ramet serve: --listen: not allowed with argument --socket"),
+        (["ui", "--port", "65536"], "ramet ui: --port: '65536' is not accepted; expected a port from 0 to 65535"),
+        (["ui", "--dir", ".", "--server", "x"], "ramet ui: --server: not allowed with argument --dir"),
         (["ps", "--dir", ".", "--server", "x"], "ramet ps: --server: not allowed with argument --dir"),
         (["gc", "--server", "x"], "ramet: unrecognized arguments: --server x"),
         (["agents"], "ramet agents: the following arguments are required: VERB"),

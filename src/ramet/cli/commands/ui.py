@@ -15,13 +15,13 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from ramet.cli.paths import display_path, user_dir
+from ramet.cli.paths import user_dir
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.signals import Interrupts
 from ramet.cli.sources.choose import SERVER
 from ramet.cli.sources.server import key_in
+from ramet.core.authority import checked_authority
 from ramet.core.errors import InvalidValue, MissingExtra
-from ramet.services.config.validators import page_host_of
 from ramet.web.folder_api import FolderApi
 from ramet.web.forwarding_api import ForwardingApi
 from ramet.web.ui_server import UiServer
@@ -38,7 +38,7 @@ except ModuleNotFoundError as missing:
 
 async def ui(options: Namespace) -> int:
     """Serve the page until SIGTERM or Ctrl-C, and return exit status 0."""
-    names = [page_host_of("--allow-host", each) for each in options.hosts]
+    names = [checked_authority("--allow-host", each) for each in options.hosts]
     logging.getLogger("uvicorn").addHandler(logging.NullHandler())
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -70,7 +70,7 @@ def _api(options: Namespace) -> ForwardingApi | FolderApi:
     """Return the API of the server or folder of the options. Raises InvalidValue."""
     option, variable = options.server, os.environ.get(SERVER, "").strip()
     if option is None and (options.dir is not None or not variable):
-        return FolderApi(options.dir or Path.cwd(), display_path(options.dir or Path.cwd()), on_kernel=_print)
+        return FolderApi(options.dir or Path.cwd(), on_start=_print)
     field, address = ("--server", option) if option is not None else (SERVER, variable)
     try:
         return ForwardingApi(address if "://" in address else str(Path(address).expanduser()), key_in(os.environ))

@@ -20,6 +20,7 @@ MAX_TEXTS, MAX_TEXT = 200, 16 * 1024  #: arguments or variables of a server, and
 MAX_TIMEOUT_S: Final = 24 * 3600.0
 DEFAULT_TIMEOUT_S: Final = 300.0
 ANNOTATED: Final = "annotated"
+SHARED_IN_TREE: Final = "tree"
 _NAME: Final = re.compile(r"(?!.*__)(?!.*_\Z)[A-Za-z0-9][A-Za-z0-9_-]{0,31}\Z")
 _ACCEPTED_NAME: Final = (
     "1 to 32 letters, digits, '_' or '-', starting with a letter or digit, without '__' and without '_' at the end"
@@ -38,9 +39,10 @@ class McpServer(metaclass=KnownFields):
     """A server of the Model Context Protocol: a program at its standard input and output, or one at an address.
 
     A program runs in the sandbox of its agent. The host connects to an address (streamable HTTP), which the policy of
-    the agent has to list. In `command`, `args`, `env` and `headers`, `${NAME}` stands for a variable or a secret of
-    that sandbox, and `${NAME:-text}` for the text if there is neither. Values of `env` and `headers` are not recorded,
-    unless they are `${NAME}`, after "Bearer " for example; everything else here is. Raises InvalidValue.
+    the agent has to list. A shared server is one for all agents of a tree with the same entry. In `command`, `args`,
+    `env` and `headers`, `${NAME}` stands for a variable or a secret of that sandbox, and `${NAME:-text}` for the text
+    if there is neither. Values of `env` and `headers` are not recorded, unless they are `${NAME}`, after "Bearer " for
+    example; everything else here is. Raises InvalidValue.
     """
 
     name: str
@@ -53,6 +55,7 @@ class McpServer(metaclass=KnownFields):
     policy: Policy | None = None  #: runs in a sandbox of its own, with these rights of its agent's and no others
     #: Names of tools whose interrupted calls begin again; ANNOTATED: the tools that the server says are repeatable.
     repeatable: Sequence[str] | Literal["annotated"] = ()
+    shared: str = ""  #: "tree": all agents of a tree with this same entry use one server; else each has its own
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not _NAME.match(self.name):
@@ -71,6 +74,11 @@ class McpServer(metaclass=KnownFields):
             _check_policy(self._field("policy"), self.policy)
         if self.repeatable != ANNOTATED:
             object.__setattr__(self, "repeatable", _repeatable_tools(self._field("repeatable"), self.repeatable))
+        if self.shared not in ("", SHARED_IN_TREE):
+            raise InvalidValue(self._field("shared"), self.shared, f"{SHARED_IN_TREE!r}, or nothing")
+        if self.shared and not self.url and self.policy is None:
+            accepted = "a policy with all rights of the server: one that is shared runs in a sandbox of its own"
+            raise InvalidValue(self._field("policy"), None, accepted)
 
     def _check_program(self) -> None:
         _check_text(self._field("command"), self.command)
@@ -116,11 +124,18 @@ class McpServer(metaclass=KnownFields):
             data["policy"] = to_builtins(self.policy)
         if self.repeatable:
             data["repeatable"] = self.repeatable if isinstance(self.repeatable, str) else list(self.repeatable)
+        if self.shared:
+            data["shared"] = self.shared
         return data
 
     def as_guest_data(self) -> dict[str, Any]:
         """Return the fields that a sandbox needs: the others stay in the host."""
         return {name: value for name, value in self.as_data().items() if name not in _HOST_FIELDS}
+
+    @property
+    def runs_with_agent(self) -> bool:
+        """True if the guest of its agent runs the program, or asks the host to connect to the address."""
+        return self.policy is None and not self.shared
 
     def as_record(self) -> dict[str, Any]:
         """Return the fields that are not their defaults; a value of `env` or `headers` that may be secret is None."""

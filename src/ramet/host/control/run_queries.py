@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -260,12 +260,26 @@ def rows_of(replay: TreeReplay, *, is_active: bool, streaming: Mapping[str, date
     children: dict[str, list[str]] = {}
     for run in replay.runs.values():
         children.setdefault(run.spawn_event.parent or "", []).append(run.id)
-    return [_row(run, tuple(children.get(run.id, ())), is_active, streaming) for run in replay.runs.values()]
+    return [
+        row_of(run, tuple(children.get(run.id, ())), is_active=is_active, streaming=streaming)
+        for run in replay.runs.values()
+    ]
 
 
-def _row(run: RunReplay, children: tuple[str, ...], is_active: bool, streaming: Mapping[str, datetime]) -> RunRow:
+R = TypeVar("R", bound=RunRow)
+
+
+def row_of(
+    run: RunReplay,
+    children: tuple[str, ...] = (),
+    *,
+    is_active: bool,
+    streaming: Mapping[str, datetime] = EMPTY,
+    kind: type[R] = RunRow,  # type: ignore[assignment]  # the default of R
+) -> R:
+    """Return the row of a run, of a kind of rows; otherwise as `rows_of`."""
     spawn_event = run.spawn_event
-    return RunRow(
+    return kind(
         id=run.id,
         root=spawn_event.root,
         path=spawn_event.path,

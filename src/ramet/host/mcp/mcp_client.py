@@ -10,7 +10,7 @@ from pathlib import Path
 from ramet.core.errors import MissingExtra
 from ramet.core.mcp.server_entry import McpServer
 from ramet.host.mcp.logins.login_store import LoginStore
-from ramet.tools.mcp.connection_port import McpConnection, SendMessage, ServerRights
+from ramet.tools.mcp.connection_port import OwnedConnection, SendMessage, ServerRights
 
 
 class SdkClient:
@@ -24,10 +24,10 @@ class SdkClient:
         if importlib.util.find_spec("mcp") is None:
             raise MissingExtra("an agent with MCP servers", "mcp")
 
-    async def open(self, server: McpServer, send: SendMessage, rights: ServerRights) -> McpConnection:
+    async def open(self, server: McpServer, send: SendMessage, rights: ServerRights) -> OwnedConnection:
         """Return a connection to a server, which nobody owns yet. Raises MissingExtra."""
         self.check()
         # In a thread: the import takes half a second, in which every other run would stand still.
         module = await asyncio.to_thread(importlib.import_module, "ramet.host.mcp.server_session")
-        connection: McpConnection = module.ServerSession(server, send, rights, self._logins)
+        connection: OwnedConnection = module.ServerSession(server, send, rights, self._logins)
         return connection

@@ -10,7 +10,7 @@ from typing import Any, Final
 METHOD: Final = "notifications/progress"
 INTERVAL_S: Final = 0.5  #: between two reports of one call
 MAX_NUMBER: Final = 1e300
-MAX_REPORTS, MAX_CALLS = 200, 1_000  #: of one call, and calls of one session
+MAX_REPORTS, MAX_CALLS = 200, 1_000  #: of one call, and the newest calls of one session
 
 
 class ProgressFilter:
@@ -18,6 +18,7 @@ class ProgressFilter:
 
     def __init__(self) -> None:
         self._reports: dict[int, tuple[int, float]] = {}  #: number and time of the last one
+        self._forgotten_at = -math.inf
 
     def is_shown(self, params: Mapping[str, Any] | None) -> bool:
         """Return whether a report is to be shown; it counts then."""
@@ -27,8 +28,13 @@ class ProgressFilter:
             return False
         count, last_at = self._reports.get(token, (0, -math.inf))
         now = time.monotonic()
-        if count >= MAX_REPORTS or now - last_at < INTERVAL_S or (not count and len(self._reports) >= MAX_CALLS):
+        if count >= MAX_REPORTS or now - last_at < INTERVAL_S:
             return False
+        if not count and len(self._reports) >= MAX_CALLS:
+            if now - self._forgotten_at < INTERVAL_S:  # Otherwise a server could forget the counts of its own calls.
+                return False
+            del self._reports[next(iter(self._reports))]
+            self._forgotten_at = now
         self._reports[token] = (count + 1, now)
         return True
 

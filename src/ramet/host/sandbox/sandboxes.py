@@ -90,11 +90,12 @@ class Sandboxes:
     def remove_leftovers(self) -> None:
         """Remove the leftovers of a killed process, except the agents' files. Blocks. Raises OSError.
 
-        The leftovers are import folders and sockets of proxies in the working directory, and control groups of any
-        ended kernel.
+        The leftovers are import folders, folders of shared servers and sockets of proxies in the working directory,
+        and control groups of any ended kernel.
         """
         if self._working_dir is not None:
             self.folders.drop_import_dir()
+            self.folders.drop_server_folder()
             self.folders.remove_sockets()
         try:
             reap_groups(("bwrap-", "local-"))
@@ -393,6 +394,16 @@ class TreePlacement:
         path = self.sandboxes.folders.find(run.run.id).path / PROXY_SOCKET
         async with self.network_access(run, grant, path, backend):
             yield path
+
+    @asynccontextmanager
+    async def server_folder(self) -> AsyncGenerator[pathlib.Path]:
+        """Provide a folder for a server that belongs to no run. See `Placement`."""
+        folders = self.sandboxes.folders
+        folder = await asyncio.to_thread(folders.server_folder)
+        try:
+            yield folder
+        finally:
+            self.run_in_background(asyncio.to_thread(folders.drop_server_folder, folder.name))
 
     @asynccontextmanager
     async def network_access(

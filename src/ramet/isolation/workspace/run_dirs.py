@@ -39,6 +39,7 @@ from ramet.isolation.workspace.folder_retention import Age, FolderLimits, find_e
 
 PROXY_SOCKET = "proxy.sock"  #: of a run whose policy allows endpoints, in its folder
 _IMPORT_DIRS = ".shelves"  #: belongs to no run: files that are loaded into live agents
+_SERVER_FOLDERS = ".servers"  #: belongs to no run: folders of servers that agents share
 _DRAFT_PREFIX, _REMOVED_PREFIX = ".new-", ".gone-"
 #: a backend may let its own user pass through to a workspace; no other user may pass, and none may list it
 _MOST = 0o710
@@ -275,6 +276,19 @@ class RunFolders:
         import_dirs = self.root / _IMPORT_DIRS
         if _is_folder(import_dirs):
             safe_walk.remove_path(import_dirs / checked_name("import_dir", name) if name else import_dirs)
+
+    def server_folder(self) -> Path:
+        """Return a new folder for a server that belongs to no run, until the caller drops it."""
+        self._check()
+        folder = ensure_folder(self.root / _SERVER_FOLDERS) / f"server-{secrets.token_hex(8)}"
+        folder.mkdir(0o700)
+        return folder
+
+    def drop_server_folder(self, name: str = "") -> None:
+        """Remove one folder of a server, or all of them; a missing one is no error. Raises OSError."""
+        folders = self.root / _SERVER_FOLDERS
+        if _is_folder(folders):
+            safe_walk.remove_path(folders / checked_name("server_folder", name) if name else folders)
 
     def remove_sockets(self) -> None:
         """Remove sockets of proxies and ports that a killed process had open. Blocks. Raises OSError."""

@@ -21,10 +21,11 @@ from ramet.host.schedules.view import ScheduleView
 from ramet.host.sessions.rows import SessionRow
 from ramet.services.client.errors import error_of
 from ramet.services.client.requests import RequestSpec, encode, request_to
-from ramet.services.client.retry import follow_events
+from ramet.services.client.retry import follow_changes, follow_events
 from ramet.services.client.transport import Transport
 from ramet.services.http import endpoints
 from ramet.services.http.endpoints import Endpoint
+from ramet.services.operator.changes import RunChanges
 from ramet.services.operator.contract import (
     MOST,
     USUAL,
@@ -87,6 +88,23 @@ class OperatorClient:
     async def tree(self, id: str) -> Sequence[RunRow]:
         """Return every run of the tree of a run, in the order of their spawning. Raises Unknown."""
         return await self._all(endpoints.RUN_TREE, lambda page: page.runs, id)
+
+    async def changes(
+        self, *, after: str = "", ended: bool = False, run: str = "", interval_ms: int = 200
+    ) -> AsyncGenerator[RunChanges, None]:
+        """Yield the rows of all runs, or of a run and all below it, then new rows whenever they change.
+
+        The first picture has the runs of trees that have not ended, or with `ended` all recorded runs. After the
+        `cursor` of an earlier message, only rows that changed since are sent. Changes are gathered for `interval_ms`. A
+        broken stream is resumed where it broke. Raises Unknown, InvalidValue, and Gone once no server answers.
+        """
+
+        def request(last: str) -> RequestSpec[None]:
+            return request_to(endpoints.CHANGES, after=last, ended=ended, run=run, interval_ms=interval_ms)
+
+        async with aclosing(follow_changes(lambda last: self._transport.stream(request(last)), after)) as messages:
+            async for each in messages:
+                yield msgspec.structs.replace(_changes(each.data), cursor=each.id)
 
     async def events(
         self, id: str, *, tree: bool = False, after: int = 0, follow: bool = False
@@ -357,6 +375,13 @@ class OperatorClient:
             result += items(page)
             if not (after := page.more):
                 return result
+
+
+def _changes(data: bytes) -> RunChanges:
+    try:
+        return msgspec.json.decode(data, type=RunChanges)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as problem:
+        raise ProtocolError(f"an invalid message about changes: {problem}") from None
 
 
 def _passage(row: PassageRow) -> GateEvent:

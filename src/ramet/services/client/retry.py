@@ -39,6 +39,28 @@ class RetryingReader:
         self._failure_count += 1
 
 
+async def follow_changes(
+    ask: Callable[[str], AsyncGenerator[ServerSentEvent]], after: str
+) -> AsyncGenerator[ServerSentEvent]:
+    """Yield the messages of the feed of changes after a cursor. `ask` returns the messages after any cursor."""
+    reader = RetryingReader()
+    while True:
+        error: RametError = Lost(f"the changes were interrupted after cursor {after!r}")
+        try:
+            async with aclosing(ask(after)) as messages:
+                async for each in messages:
+                    if each.event == "error":
+                        error = error_of(each.data, 0)
+                        break
+                    if each.event == "changes":
+                        after = each.id or after
+                        reader.reset()
+                        yield each
+        except RametError as problem:
+            error = problem
+        await reader.wait_to_retry(error)
+
+
 async def follow_events(
     ask: Callable[[int], AsyncGenerator[ServerSentEvent]], after: int
 ) -> AsyncGenerator[tuple[int, bytes]]:

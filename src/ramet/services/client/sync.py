@@ -84,6 +84,7 @@ class SyncKernel:
     runs = blocking(OperatorClient.runs)
     run = blocking(OperatorClient.run)
     tree = blocking(OperatorClient.tree)
+    changes = iterating(OperatorClient.changes)
     events = iterating(OperatorClient.events)
     send = blocking(OperatorClient.send)
     stop = blocking(OperatorClient.stop)

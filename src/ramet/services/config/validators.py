@@ -17,6 +17,7 @@ from importlib.metadata import entry_points
 from typing import Any, Final, get_args
 from urllib.parse import urlsplit
 
+from ramet.core.authority import checked_authority
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.ids import checked_name
 from ramet.core.policy import rights
@@ -50,7 +51,6 @@ _MCP_SERVER: Final = re.compile(r"mcp__[A-Za-z0-9][A-Za-z0-9_-]{0,31}\Z")
 TOOLS: Final = ("Read", "Write", "Edit", "Glob", "Grep", "Bash", "python")
 _LABEL: Final = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _HOST: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252})\Z")
-_AUTHORITY: Final = re.compile(r"(\[[0-9a-f:.]{2,45}\]|[a-z0-9]([a-z0-9._-]{0,252}))(:[0-9]{1,5})?\Z")
 _KEYWORDS: Final = re.compile(r"\s*\w+\s*=")  #: libpq's other syntax for the address of a server
 _SERVERS: Final = re.compile(r"(?:(?:\[[0-9A-Fa-f:.]+\]|[^\s:,@\[\]]*)(?::\d*)?(?:,|\Z))+\Z")
 _looks_so = Redaction((), {})
@@ -205,10 +205,7 @@ def reachable_of(field: str, value: Any) -> str:
 
 def page_host_of(field: str, value: Any) -> str:
     """Return a host, with or without a port, as browsers send it in `Host`."""
-    text = plain_text(field, value).lower()
-    if _AUTHORITY.match(text) is None:
-        raise InvalidValue(field, value, "a host, or HOST:PORT; an IPv6 address is in brackets")
-    return text
+    return checked_authority(field, plain_text(field, value))
 
 
 def reference_of(field: str, value: Any, base: pathlib.Path) -> SecretReference:

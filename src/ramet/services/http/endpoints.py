@@ -37,6 +37,7 @@ from ramet.services.http.schemas import (
     TurnOptions,
     WhichTurn,
 )
+from ramet.services.operator.changes import ChangeOptions
 from ramet.services.operator.contract import (
     AddSchedule,
     AnswerApproval,
@@ -125,6 +126,7 @@ GET_JOB = Endpoint("get_job", "GET", "/v1/jobs/{id}", Job)
 
 # ---- runs
 
+CHANGES = Endpoint("changes", "GET", "/v1/changes", NoneType, query=ChangeOptions)
 LIST_RUNS = Endpoint("list_runs", "GET", "/v1/runs", RunPage, query=RunFilter)
 GET_RUN = Endpoint("get_run", "GET", "/v1/runs/{run}", RunRow)
 RUN_TREE = Endpoint("run_tree", "GET", "/v1/runs/{run}/tree", RunPage, query=Paging)

@@ -100,29 +100,14 @@ class RequestContext:
 
         Raises InvalidValue.
         """
-        params = self.request.query_params
-        sequence_fields = _sequences(kind)  # type: ignore[arg-type]  # any class is hashable
-        values = {name: params.getlist(name) if name in sequence_fields else params[name] for name in params}
-        for name in params:
-            if name not in sequence_fields and len(params.getlist(name)) > 1:
-                raise InvalidValue(name, params.getlist(name), "one value")
-        try:
-            return msgspec.convert(values, kind, strict=False)
-        except msgspec.ValidationError as problem:
-            raise invalid_value_of(problem, kind, values, "query") from None
+        return query_of(self.request, kind)
 
     def after(self, query_after: int, of: str = "") -> int:
         """Return the position to resume from: Last-Event-ID if given, otherwise `query_after`.
 
         With `of`, Last-Event-ID must begin with it. Raises InvalidValue.
         """
-        last_id = self.request.headers.get("last-event-id", "")
-        if not last_id:
-            return query_after
-        prefix, _, number = last_id.rpartition(":")
-        if prefix != of or not number.isascii() or not number.isdigit() or len(number) > 18:
-            raise InvalidValue("Last-Event-ID", last_id, f"an id that was sent: {f'{of}:' if of else ''}a number")
-        return int(number)
+        return resume_position(self.request, query_after, of)
 
     async def json(self, kind: type[T], right: Right | None = None) -> T:
         """Return the body as a structure. Raises Undecodable, InvalidValue, BodyTooLarge, Refusal.
@@ -250,6 +235,31 @@ def key_of(request: Request) -> str:
     """Return the key of a request, "" if there is none."""
     kind, _, value = request.headers.get("authorization", "").partition(" ")
     return value.strip() if kind.lower() == "bearer" else request.headers.get("x-api-key", "")
+
+
+def query_of(request: Request, kind: type[T]) -> T:
+    """Return the query of a request as `RequestContext.query` does. Raises InvalidValue."""
+    params = request.query_params
+    sequence_fields = _sequences(kind)  # type: ignore[arg-type]  # any class is hashable
+    values = {name: params.getlist(name) if name in sequence_fields else params[name] for name in params}
+    for name in params:
+        if name not in sequence_fields and len(params.getlist(name)) > 1:
+            raise InvalidValue(name, params.getlist(name), "one value")
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as problem:
+        raise invalid_value_of(problem, kind, values, "query") from None
+
+
+def resume_position(request: Request, query_after: int, of: str = "") -> int:
+    """Return the position to resume from as `RequestContext.after` does. Raises InvalidValue."""
+    last_id = request.headers.get("last-event-id", "")
+    if not last_id:
+        return query_after
+    prefix, _, number = last_id.rpartition(":")
+    if prefix != of or not number.isascii() or not number.isdigit() or len(number) > 18:
+        raise InvalidValue("Last-Event-ID", last_id, f"an id that was sent: {f'{of}:' if of else ''}a number")
+    return int(number)
 
 
 @cache  # One per operation; reading the fields compiles annotations.

@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from ramet.core.errors import OwnedElsewhere, RametError, StoreFailed
 from ramet.services.http.responses import wait_disconnect
+from ramet.services.operator.change_feed import ChangeMessage
 from ramet.services.problems import to_problem
 from ramet.services.turns.tree_events import TreeEvent
 from ramet.wire.sse import HEARTBEAT, encode
@@ -36,12 +37,14 @@ class StreamMoved(Exception):
     """The signal that a stream continues in another kernel. Its connection breaks off, and its reader reconnects."""
 
 
-async def encode_events(events: AsyncGenerator[TreeEvent, None]) -> AsyncGenerator[bytes, None]:
-    """Yield all events with their cursors, encoded; an error becomes the last event."""
+async def encode_events(
+    events: AsyncGenerator[TreeEvent, None] | AsyncGenerator[ChangeMessage, None], name: str = "event"
+) -> AsyncGenerator[bytes, None]:
+    """Yield all events with their cursors, encoded, by this name; an error becomes the last event."""
     try:
         async with aclosing(events):
             async for each in events:
-                yield encode("event", each.data, str(each.cursor))
+                yield encode(name, each.data, str(each.cursor))
         yield encode("done", b"")
     except (OwnedElsewhere, StoreFailed):
         raise StreamMoved from None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
+from typing import NamedTuple, Protocol
 
 from msgspec.structs import replace
 
@@ -15,7 +16,7 @@ from ramet.core.replay.replay import TreeReplay
 from ramet.host.control.operator import OperatorControl
 from ramet.host.control.run_queries import LOOK_S, RunRow, rows_of
 from ramet.host.journal.blobs import load_blob
-from ramet.host.journal.journal import TREES, Journal
+from ramet.host.journal.journal import TREES
 from ramet.host.journal.stored_events import decode_stored, replay_tree, stored_events
 from ramet.host.journal.ttl import Lifetime, lifetimes_of
 from ramet.services.operator.contract import MOST, EventOptions, Paging, RunFilter, RunPage
@@ -29,12 +30,31 @@ IsElsewhere = Callable[[str], Awaitable[bool]]
 AgentPaths = Callable[[], Mapping[str, str]]
 
 
+class RecordedTrees(Protocol):
+    """The journal of a running kernel, or one that is only read."""
+
+    @property
+    def store(self) -> Store:
+        """The open store."""
+
+    @property
+    def living(self) -> Collection[str]:
+        """The roots of the trees that are active."""
+
+
+class RunPlace(NamedTuple):
+    """The tree of a run, and the run's path there."""
+
+    root: str
+    path: str
+
+
 class RunViews:
     """Queries of recorded runs. Everything that runs of this kernel have sent is recorded before a query."""
 
     def __init__(
         self,
-        journal: Journal,
+        journal: RecordedTrees,
         steering: OperatorControl,
         is_elsewhere: IsElsewhere,
         agent_paths: AgentPaths = lambda: {},
@@ -131,11 +151,19 @@ class RunViews:
 
     async def tree_of(self, run: str) -> str:
         """Return the root of the tree that contains a run. Raises Unknown."""
+        return (await self._first_event(run)).tree
+
+    async def place_of(self, run: str) -> RunPlace:
+        """Return where a run is. Raises Unknown."""
+        first = await self._first_event(run)
+        return RunPlace(first.tree, decode_stored(self._store, first).path)
+
+    async def _first_event(self, run: str) -> StoredEvent:
         await self._wait_persisted(run)
         events = await self._store.read(run=run, limit=1) if "\0" not in run else []
         if not events:
             raise Unknown("run", run, tuple(self._journal.living)[-20:])
-        return events[0].tree
+        return events[0]
 
     async def _roots(self) -> list[tuple[str, Lifetime]]:
         """Return each recorded tree that was not set aside, in the order of their beginnings."""

@@ -9,7 +9,6 @@ import msgspec
 
 from ramet.core import events
 from ramet.core.errors import InvalidValue
-from ramet.host.journal.journal import Journal
 from ramet.host.safety.inspection import KINDS, GateEvent, GateEventFilter, follow, passages
 from ramet.host.safety.policies import POLICY, PolicyVersion, SafetyPolicies
 from ramet.services.operator.contract import (
@@ -22,14 +21,14 @@ from ramet.services.operator.contract import (
     PolicyName,
     PutGatePolicy,
 )
-from ramet.services.operator.runs import checked_limit
+from ramet.services.operator.runs import RecordedTrees, checked_limit
 from ramet.services.turns.tree_events import TreeEvent
 
 
 class GateViews:
     """Policies by name, changed by compare-and-swap; gate events by cursor. Unknown names raise Unknown."""
 
-    def __init__(self, journal: Journal) -> None:
+    def __init__(self, journal: RecordedTrees) -> None:
         """Keep `journal` open during the use of the views."""
         self._journal, self._policies = journal, SafetyPolicies(journal.store)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 
 from msgspec import convert
 
@@ -15,6 +15,9 @@ from ramet.host.journal.ttl import set_keep
 from ramet.host.runtime import AgentRuntime
 from ramet.host.sandbox.workspace_files import file_of
 from ramet.host.schedules.scheduler import AgentScheduler
+from ramet.services.operator.activity import KernelActivity
+from ramet.services.operator.change_feed import ChangeFeed, ChangeMessage, parse_cursor
+from ramet.services.operator.changes import ChangeOptions
 from ramet.services.operator.contract import (
     Approval,
     ApprovalPage,
@@ -54,10 +57,18 @@ class KernelViews:
         self._store = journal.store
         self._steering = OperatorControl(journal.users, journal.store)
         self.runs = RunViews(journal, self._steering, is_elsewhere, agent_paths)
+        activity = KernelActivity(journal, self._steering, is_elsewhere, agent_paths)
+        self.feed = ChangeFeed(lambda: journal.store, activity)
         self.scheduler, self.schedules = scheduler, ScheduleViews(scheduler, rules)
         self.gates = GateViews(journal)
         self.sessions = SessionViews(journal, runtime.working_dir, is_elsewhere)
         self.states = StateViews(runtime.dynamic.registries, journal, self.runs)
+
+    async def changes(self, options: ChangeOptions) -> AsyncGenerator[ChangeMessage, None]:
+        """Return the messages about changes of all runs, or of a run and all below it. Raises Unknown, InvalidValue."""
+        parse_cursor(options.after)
+        root, path = await self.runs.place_of(options.run) if options.run else ("", "")
+        return self.feed.changes(options, root, path)
 
     async def send(self, run: str, text: str, dedupe_s: float | None = None) -> Sent:
         """Send a user's message to a run.

@@ -8,19 +8,18 @@ from msgspec.structs import replace
 
 from ramet.core.errors import BusyError
 from ramet.host.control.run_queries import INTERRUPTED, JournalReader
-from ramet.host.journal.journal import Journal
 from ramet.host.sessions.rows import OPEN, SessionRow, session_row, sessions
 from ramet.host.sessions.trees import remove
 from ramet.services.errors import InUse
 from ramet.services.operator.contract import Paging, RemovedSession, SessionPage, ShownSession
-from ramet.services.operator.runs import IsElsewhere, checked_limit
+from ramet.services.operator.runs import IsElsewhere, RecordedTrees, checked_limit
 from ramet.services.teams.tables import TeamTables
 
 
 class SessionViews:
     """Conversations by the id of the session, or of the root of its tree. Unknown names raise Unknown."""
 
-    def __init__(self, journal: Journal, working_dir: pathlib.Path | None, is_elsewhere: IsElsewhere) -> None:
+    def __init__(self, journal: RecordedTrees, working_dir: pathlib.Path | None, is_elsewhere: IsElsewhere) -> None:
         """Keep `journal` open during the use of the views.
 
         `is_elsewhere` returns whether another kernel runs a tree.

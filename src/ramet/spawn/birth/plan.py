@@ -33,14 +33,15 @@ from ramet.spawn.grants import (
     Clamp,
     cap_time,
     capsule_of,
+    check_endpoints,
     check_may_spawn,
     child_grant,
     composition_grant,
     narrowed_to,
     program_of,
-    server_grant,
     with_definition_mounts,
 )
+from ramet.spawn.mcp.server_grants import server_grant
 from ramet.spawn.mcp.tool_list import without_server_tools
 from ramet.spawn.ports import TreePorts
 from ramet.spawn.run import Run
@@ -271,7 +272,9 @@ def check_servers(agent: Agent, grant: Grant | None, services: TreePorts) -> Non
     services.mcp_client.check()
     for each in agent.mcp_servers:
         if each.policy is not None:
-            server_grant(each, grant)
+            own_grant = server_grant(each, grant)
+            if each.policy.allowed_endpoints and services.placement is not None:
+                check_endpoints(own_grant.allowed_endpoints, grant.allowed_endpoints, services)
 
 
 def _package_folders(agent: Agent, services: TreePorts) -> tuple[str, ...]:

@@ -159,6 +159,7 @@ class RunBuilder:
         context.on_usage = run.count
         run.sandbox.on_start = lambda: self._supervisor.on_lost_monitors(run)
         run.sandbox.admit_server = partial(self._register.admission.holding, run)
+        run.sandbox.join_server = partial(self._supervisor.tree_servers.join, run)
         run.sandbox.on_process_change = partial(self._supervisor.time_stops.update, run)
         context.wait_without_time = partial(self._supervisor.time_stops.while_waiting, run)
         context.on_chunk = lambda chunk: self._pass_on(run, chunk)

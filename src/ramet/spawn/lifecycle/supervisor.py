@@ -29,6 +29,7 @@ from ramet.spawn.masking import masked_text
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run, TurnResult
 from ramet.spawn.sandbox.adoption import terminate_orphan
+from ramet.spawn.sandbox.mcp_servers.tree_servers import TreeServers
 from ramet.spawn.verdict import cancelled_result
 from ramet.tools.context import ToolUseContext, current_call
 from ramet.tools.run_info import StopReceipt
@@ -48,6 +49,7 @@ class Supervisor:
         self._services = register.services
         self.time_stops = TimeStops(register.services.clock, self.restart_deadline)
         self.pauses = TreePauses(register, self.apply_fact)
+        self.tree_servers = TreeServers(register)
         self.on_end: Callable[[Run], None] = lambda _: None  #: called with every run that ended
         self.on_lost_monitors: Callable[[Run], None] = lambda _: None  #: called when a process of a run begins anew
         self.on_idle: Callable[[Run, Result], None] = lambda _, __: None  #: called with idle runs that are awaited
@@ -242,6 +244,8 @@ class Supervisor:
                 await self._stop_all(run.attached_children(), f"its parent ended: {verdict.status}")
         if run.state is State.STOPPING:
             await _wait_for_child_sandboxes(run)
+        if self._is_end_of_run(run, verdict) and self.tree_servers.end_with(run):
+            await self.tree_servers.close()
         if run.worktree is not None and self._is_end_of_run(run, verdict):
             run.context.mailbox.close("it is finishing")  # Mail must not wake it while its folder is removed.
             await leave_worktree(run, self._services.git)
@@ -303,18 +307,24 @@ class Supervisor:
             case Next.WAKE:
                 run.wake_count, run.turn.woken_by_mail = run.wake_count + 1, True
                 self.apply_fact(run, Fact.WOKEN)
-            case Next.END if run.worktree is None or run.context.mailbox.closed_reason is None:
+            case Next.END if run.context.mailbox.closed_reason is None or not self._has_to_leave(run):
                 self._leave_and_end(run)
             case Next.REST if run.awaiting_idle and run.turn.verdict is not None:
                 self.on_idle(run, result_of(run, run.turn.verdict))
 
     def _leave_and_end(self, run: Run) -> None:
-        if run.worktree is None:
+        if not self._has_to_leave(run):
             return self._end(run)
         run.context.mailbox.close("it is finishing")
-        run.task = asyncio.create_task(self._end_in_worktree(run), name=run.info.path)
+        run.task = asyncio.create_task(self._end_after_leaving(run), name=run.info.path)
 
-    async def _end_in_worktree(self, run: Run) -> None:
+    def _has_to_leave(self, run: Run) -> bool:
+        """Return whether something that takes time has to end before the run does."""
+        return run.worktree is not None or self.tree_servers.end_with(run)
+
+    async def _end_after_leaving(self, run: Run) -> None:
+        if self.tree_servers.end_with(run):
+            await self.tree_servers.close()
         await leave_worktree(run, self._services.git)
         if run.is_living:
             self._end(run)
@@ -351,7 +361,7 @@ class Supervisor:
                 [run for run in self._top_runs() if run is not root] + root.attached_children(), reason
             )
             if root.state is State.IDLE:
-                await self._end_in_worktree(root)
+                await self._end_after_leaving(root)
         await self.stop_tree(reason)
 
     def _top_runs(self) -> list[Run]:
@@ -406,7 +416,7 @@ class Supervisor:
             reason,
             status,
             tell=self.apply_fact,
-            end=self._end_in_worktree,
+            end=self._end_after_leaving,
             grace_s=self._services.grace_s,
             **options,
         )

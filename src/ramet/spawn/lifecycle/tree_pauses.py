@@ -47,6 +47,7 @@ class TreePauses:
             self.restore(run, reason)
             run.context.emit(RunPaused, reason=reason, now=now)
             self._update_below(run)
+            self._report()
         below = list(self._below(run))
         for each in below:
             each.pauses.slot_line.cut(lambda _: False)  # Its time would not stand in the line.
@@ -91,6 +92,7 @@ class TreePauses:
                     change.set_result(None)
             self._changes.clear()
             self._update_below(run)
+            self._report()
 
     def covers(self, context: ToolUseContext) -> bool:
         """Return whether the run of this context, or a run above it, is paused."""
@@ -141,6 +143,11 @@ class TreePauses:
             finally:
                 if change in self._changes:  # The wait was given up.
                     self._changes.remove(change)
+
+    def _report(self) -> None:
+        """Report the change, also where no run changes its state: all of them may be idle."""
+        for report in self._register.on_state:
+            report()
 
     def _update_below(self, run: Run) -> None:
         for each in list(self._below(run)):

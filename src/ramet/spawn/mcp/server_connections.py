@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Final
 
 from ramet.agent.toolset import allows_resources_of, resource_tools
-from ramet.core.errors import Aborted, InvalidValue, McpServerFailed, ProtocolError, Unknown
+from ramet.core.errors import Aborted, InvalidValue, McpServerFailed, ProtocolError, RametError, Unknown
 from ramet.core.events import EndpointAsked, Notice, ToolProgressed
 from ramet.core.mcp.server_entry import PREFIX, McpServer
 from ramet.core.tool_names import TOOL_SEARCH
@@ -27,9 +27,11 @@ from ramet.tools.mcp.answer_form import Value
 from ramet.tools.mcp.connection_port import (
     ListedPrompt,
     ListedTool,
+    McpCaller,
     McpConnection,
     McpResult,
     OnProgress,
+    OwnedConnection,
     ServerQuestion,
     ServerRights,
 )
@@ -52,6 +54,7 @@ class _ServerState:
         self.has_failed = False  #: before its session began, which is reported
         self.connection: asyncio.Future[McpConnection] = asyncio.get_running_loop().create_future()
         self.connection.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self.session: OwnedConnection | None = None  #: the connection, unless other agents share it
         self.refused_methods: set[str] = set()
 
     def fail(self, reason: str) -> None:
@@ -97,6 +100,7 @@ class McpConnections:
             if server.connection.done():
                 connection.end("it ended before its connection began")
             else:
+                server.session = connection
                 server.connection.set_result(connection)
             await connection.run()
         except McpServerFailed as failure:
@@ -121,7 +125,9 @@ class McpConnections:
             return await self.end(server.entry.name, request.end)
         if server.entry.url:
             raise ProtocolError(f"a message of the MCP server {server.entry.name!r}, to which the host connects")
-        self._on_refused(server, await (await server.wait_open()).receive(body))
+        await server.wait_open()
+        assert server.session is not None, "its guest connected it"
+        self._on_refused(server, await server.session.receive(body))
 
     def _rights_of(self, server: _ServerState) -> ServerRights:
         run, grant = self._run, self._run.grant
@@ -135,9 +141,25 @@ class McpConnections:
             endpoints=grant.allowed_endpoints,
             value_of=values.get,
             on_endpoint=on_endpoint,
-            ask=partial(self._ask, server),
+            caller=self._caller_of(server),
             on_refused=partial(self._on_refused, server),
         )
+
+    def join(self, name: str, open_shared: Callable[[McpCaller], McpConnection]) -> None:
+        """Use a server that other agents of the tree use, too; a failure costs its tools."""
+        server = self._servers[name]
+        server.is_connected = True
+        try:
+            server.connection.set_result(open_shared(self._caller_of(server)))
+        except RametError as refusal:
+            server.fail(str(refusal))
+
+    def leave(self, name: str) -> None:
+        """Use such a server no longer."""
+        self._servers[name].fail("the process of its agent has ended")
+
+    def _caller_of(self, server: _ServerState) -> McpCaller:
+        return McpCaller(partial(self._ask, server))
 
     def _on_refused(self, server: _ServerState, method: str) -> None:
         if method and method not in server.refused_methods and len(server.refused_methods) < _MAX_REFUSED:
@@ -194,8 +216,11 @@ class McpConnections:
         with suppress(TimeoutError):
             async with asyncio.timeout(WAIT_S):
                 for server in self._servers.values():
-                    with suppress(McpServerFailed):
+                    try:
                         listed.append((server, await (await server.wait_open()).tools()))
+                    except McpServerFailed as failure:
+                        if server.entry.shared:  # Nobody else reports it here.
+                            self._report(str(failure))
         return listed
 
     async def call(self, request: CallMcpTool, arguments: Mapping[str, Any]) -> tuple[McpResult, bytes]:
@@ -289,7 +314,8 @@ class McpConnections:
 
     def _find(self, name: str, sandbox: str) -> _ServerState:
         server = self._servers.get(name)
-        if server is None or (name if server.entry.policy is not None else "") != sandbox:
+        is_in_agent = server is not None and server.entry.runs_with_agent
+        if server is None or server.entry.shared or ("" if is_in_agent else name) != sandbox:
             raise ProtocolError(f"an MCP server that this run does not have: {name[:100]!r}")
         return server
 

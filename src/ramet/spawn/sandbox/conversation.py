@@ -140,7 +140,7 @@ class SandboxedConversation:
             mcp=tuple(
                 run.sandbox.mcp_programs.get(each.name, each).as_guest_data()
                 for each in run.agent.mcp_servers
-                if each.policy is None
+                if each.runs_with_agent
             ),
             has_servers=bool(run.agent.mcp),
             resumes=run.turn.resumes,

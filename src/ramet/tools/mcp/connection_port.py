@@ -35,6 +35,13 @@ class ServerQuestion(NamedTuple):
 Ask = Callable[[ServerQuestion], Awaitable[dict[str, Value] | None]]
 
 
+@dataclass(frozen=True, eq=False)
+class McpCaller:
+    """A caller of tools: an agent while its process lasts. What a server asks about its calls, it is asked alone."""
+
+    ask: Ask
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServerRights:
     """The rights of the run that a server belongs to, for a connection to its address, and its reports."""
@@ -42,7 +49,7 @@ class ServerRights:
     endpoints: Collection[str]  #: that the run may reach
     value_of: Callable[[str], str | None]  #: variables and secrets of its sandbox
     on_endpoint: OnEndpoint
-    ask: Ask
+    caller: McpCaller | None  #: of every call; None: several agents share the server, and each call has its own
     on_refused: Callable[[str], None]  #: takes a method that the server asked for and may not use
 
 
@@ -90,16 +97,7 @@ class McpResult(NamedTuple):
 
 
 class McpConnection(Protocol):
-    """A connection that one task enters, uses and leaves. Every other method may be called from any task."""
-
-    async def run(self) -> None:
-        """Own the connection until the server has ended. Raises McpServerFailed for what ended it."""
-
-    async def receive(self, message: bytes) -> str:
-        """Take a message of the server; return the method that the server asked for and may not use, or "".
-
-        Raises McpServerFailed for a message that is none.
-        """
+    """A connection, as those use it who call its server. Every method may be called from any task."""
 
     def end(self, reason: str) -> None:
         """Take the end of the server. Idempotent."""
@@ -126,6 +124,27 @@ class McpConnection(Protocol):
         """Return the text of a prompt with its arguments. Raises McpServerFailed."""
 
 
+class OwnedConnection(McpConnection, Protocol):
+    """A connection that one task enters, uses and leaves."""
+
+    async def run(self) -> None:
+        """Own the connection until the server has ended. Raises McpServerFailed for what ended it."""
+
+    async def receive(self, message: bytes) -> str:
+        """Take a message of the server; return the method that the server asked for and may not use, or "".
+
+        Raises McpServerFailed for a message that is none.
+        """
+
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], on_progress: OnProgress, caller: McpCaller | None = None
+    ) -> McpResult:
+        """Call a tool of the server for a caller; None: for the one of its rights. Raises McpServerFailed."""
+
+    def drop(self, caller: McpCaller) -> None:
+        """Cancel what the server asks a caller that has ended."""
+
+
 class ServerPrompts(Protocol):
     """The prompts of the servers that run in a sandbox, while they run."""
 
@@ -142,5 +161,5 @@ class McpClient(Protocol):
     def check(self) -> None:
         """Raise MissingExtra if the client's package is not installed."""
 
-    async def open(self, server: McpServer, send: SendMessage, rights: ServerRights) -> McpConnection:
+    async def open(self, server: McpServer, send: SendMessage, rights: ServerRights) -> OwnedConnection:
         """Return a connection to a server, which nobody owns yet. Raises MissingExtra, InvalidValue."""

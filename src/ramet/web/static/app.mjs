@@ -1,47 +1,115 @@
-// The runs of the kernel, as a list.
-import { h, render } from "./vendor/preact.mjs";
-import { useEffect, useState } from "./vendor/hooks.mjs";
-import htm from "./vendor/htm.mjs";
+// The entry of the page: takes the token, follows the changes, and shows the view that the address names.
+import {html, render, useEffect, useMemo, useState} from "./html.mjs";
+import {Api} from "./data/api.mjs";
+import {share} from "./data/feed.mjs";
+import {Rows} from "./data/rows.mjs";
+import {takeToken} from "./data/token.mjs";
+import {waitingCount} from "./tree/state.mjs";
+import {Connection, Gone, Locked, useIdleLogout} from "./views/connection.mjs";
+import {useRows} from "./views/hooks.mjs";
+import {TreeTable} from "./views/tree_table.mjs";
 
-const html = htm.bind(h);
-const KEY = "ramet-token";
+const VIEWS = [["", "Trees"], ["inbox", "Inbox"], ["agents", "Teams and agents"], ["schedules", "Schedules"], ["safety", "Safety"]];
 
-// The token comes in the fragment, which no server sees, and leaves the address at once.
-const given = new URLSearchParams(location.hash.slice(1)).get("token");
-if (given) {
-  sessionStorage.setItem(KEY, given);
-  history.replaceState(null, "", location.pathname);
-}
+// The other views are loaded after the first one is drawn, and stay.
+const later = (load, name) => {
+  const Later = (props) => {
+    const [View, setView] = useState(null), [error, setError] = useState(null);
+    useEffect(() => void load().then((module) => setView(() => module[name]), setError), []);
+    return View ? html`<${View} ...${props} />` : error ? html`<p class="trouble page" role="alert">This view could not be loaded: reload the page once its server is back.</p>` : null;
+  };
+  return Object.assign(Later, {load});
+};
+const RunView = later(() => import("./views/run_view.mjs"), "RunView");
+const Inbox = later(() => import("./views/inbox.mjs"), "Inbox");
+const AgentLists = later(() => import("./views/agent_lists.mjs"), "AgentLists");
+const Schedules = later(() => import("./views/records.mjs"), "Schedules");
+const Passages = later(() => import("./views/records.mjs"), "Passages");
+const ActDialog = later(() => import("./views/act_dialog.mjs"), "ActDialog");
+const Help = later(() => import("./views/help.mjs"), "Help");
 
-async function get(path) {
-  const answer = await fetch(new URL(path, location.href), {
-    headers: { Authorization: `Bearer ${sessionStorage.getItem(KEY) ?? ""}` },
-  });
-  if (!answer.ok) throw new Error((await answer.json()).detail ?? answer.statusText);
-  return answer.json();
-}
+const route = () => location.hash.replace(/^#\/?/, "").split("/").map((each) => decodeURIComponent(each));
 
-function Runs() {
-  const [runs, setRuns] = useState([]);
-  const [problem, setProblem] = useState("");
+function useRoute() {
+  const [parts, set] = useState(route);
   useEffect(() => {
-    const load = () =>
-      get("../v1/runs?ended=true").then(
-        (page) => { setRuns(page.runs); setProblem(""); },
-        (error) => setProblem(error.message),
-      );
-    load();
-    const timer = setInterval(load, 2000);
-    return () => clearInterval(timer);
+    const hear = () => set(route());
+    addEventListener("hashchange", hear);
+    return () => removeEventListener("hashchange", hear);
   }, []);
-  return html`
-    ${problem && html`<p role="alert">${problem}</p>`}
-    <table>
-      <thead><tr><th>Run</th><th>Agent</th><th>State</th></tr></thead>
-      <tbody>${runs.map((run) => html`
-        <tr key=${run.id}><td>${run.path}</td><td>${run.agent}</td><td>${run.state}</td></tr>`)}
-      </tbody>
-    </table>`;
+  return parts;
 }
 
-render(html`<${Runs} />`, document.getElementById("page"));
+function App({token}) {
+  const [locked, setLocked] = useState(token ? "" : "This tab has no token.");
+  const [about, setAbout] = useState({read_only: false, kernel: true});
+  const [connection, setConnection] = useState({kind: "connecting"}), [goneSince, setGoneSince] = useState("");
+  const [ended, setEnded] = useState(null), [dialog, setDialog] = useState(null);
+  const api = useMemo(() => new Api(token, () => setLocked("The token is not valid, or its time is over.")), [token]);
+  const rows = useMemo(() => new Rows(), [api, ended]);
+  const [view = "", id = "", tab = ""] = useRoute();
+
+  useEffect(() => {
+    if (!locked) api.get("about.json").then((answer) => setAbout({...about, ...answer}), () => {});
+  }, [api]);
+  useEffect(() => {
+    if (locked) return undefined;
+    const end = new AbortController();
+    const hear = (state) => {
+      if (state.kind === "refused") return setLocked("The token is not valid, or its time is over.");
+      if (state.kind === "gone") setGoneSince((since) => since || new Date().toISOString());
+      if (state.kind === "live") {
+        setGoneSince("");
+        if (ended === null && rows.isComplete && !rows.nodes.size) setEnded(true); // Nothing is active: show what is recorded.
+      }
+      setConnection((old) => (old.kind === state.kind && old.retryAt === state.retryAt && old.isLeader === state.isLeader ? old : state));
+    };
+    share(api, rows, {ended: Boolean(ended), signal: end.signal, onState: hear});
+    return () => end.abort();
+  }, [api, rows, locked]);
+  useIdleLogout(api, locked ? 0 : about.idle_minutes, setLocked);
+  useEffect(() => {
+    const hear = (event) => {
+      if (event.key === "?" && !/^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName)) setDialog({help: true});
+    };
+    addEventListener("keydown", hear);
+    return () => removeEventListener("keydown", hear);
+  }, []);
+
+  if (locked) return html`<${Locked} reason=${locked} />`;
+  const page = {
+    api, rows, about, ended, setEnded,
+    act: (act, row) => {
+      if (!about.read_only && (row || act.url)) setDialog({act, row, key: Date.now()});
+    },
+  };
+  const close = () => setDialog((now) => (now === dialog ? null : now));
+  return html`
+    <header class="top"><${Navigation} page=${page} view=${view} />
+      <span class="folder"><bdi>${about.dir ?? ""}</bdi></span>
+      <${Connection} state=${connection} about=${about} />
+      <button type="button" class="quiet" aria-label="Keys" title="Keys ( ? )" onClick=${() => setDialog({help: true})}>?</button></header>
+    <${Gone} state=${connection} since=${goneSince} />
+    <main>${view === "run" ? html`<${RunView} key=${id} page=${page} id=${id} tab=${tab} />`
+      : view === "inbox" ? html`<${Inbox} page=${page} />`
+      : view === "agents" ? html`<${AgentLists} page=${page} />`
+      : view === "schedules" ? html`<${Schedules} page=${page} />`
+      : view === "safety" ? html`<${Passages} page=${page} />`
+      : html`<${TreeTable} page=${page} />`}</main>
+    ${dialog?.act && html`<${ActDialog} key=${dialog.key} page=${page} act=${dialog.act} row=${dialog.row} onClose=${close} />`}
+    ${dialog?.help && html`<${Help} onClose=${close} />`}`;
+}
+
+function Navigation({page, view}) {
+  useRows(page.rows);
+  const waiting = waitingCount(page.rows);
+  useEffect(() => {
+    document.title = `${waiting ? `(${waiting}) ` : ""}ramet`;
+  }, [waiting]);
+  return html`<nav aria-label="Views">${VIEWS.map(([name, label]) => html`<a href=${`#/${name}`}
+    aria-current=${view === name ? "page" : undefined}>${label}${name === "inbox" && waiting ? html` <span class="badge">${waiting}</span>` : ""}</a>`)}</nav>`;
+}
+
+const root = document.getElementById("app");
+render(html`<${App} token=${takeToken()} />`, root);
+setTimeout(() => [RunView, Inbox, AgentLists, Schedules, ActDialog, Help].forEach((each) => each.load().catch(() => {})), 1000);

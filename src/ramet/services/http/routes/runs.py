@@ -14,6 +14,7 @@ from ramet.services.http.request import RequestContext
 from ramet.services.http.routes.operation import Operations
 from ramet.services.http.schemas import Mail
 from ramet.services.http.sse import EventStream, encode_events
+from ramet.services.operator.changes import ChangeOptions
 from ramet.services.operator.contract import (
     MOST,
     AnswerApproval,
@@ -49,6 +50,19 @@ def _merge(call: RequestContext, pages: Sequence[ApprovalPage]) -> ApprovalPage:
 @OPERATIONS.add(endpoints.LIST_RUNS, "List the runs of the server's kernel: the active runs, or all recorded runs")
 async def _list(call: RequestContext) -> RunPage:
     return await call.kernel("run").runs.runs(call.query(RunFilter))
+
+
+@OPERATIONS.add(
+    endpoints.CHANGES,
+    "Stream the rows of all runs, or of a run and all below it, and new rows whenever they change, without an end",
+    stream=True,
+    resumes=True,
+)
+async def _changes(call: RequestContext) -> EventStream:
+    options = call.query(ChangeOptions)
+    options.after = call.request.headers.get("last-event-id") or options.after
+    messages = await call.kernel("run").changes(options)
+    return call.parts.streams.stream(encode_events(messages, "changes"))
 
 
 @OPERATIONS.add(endpoints.GET_RUN, "One run, with its result", of="run")

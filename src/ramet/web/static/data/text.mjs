@@ -1,0 +1,30 @@
+// Words of agents, made safe to look at. Everything that is returned becomes a text node.
+
+// Escape sequences of terminals: CSI, OSC and the like, and single-character ones.
+const ANSI = /[\u001b\u009b](?:\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[PX^_][^\u001b]*(?:\u001b\\)?|[[()#;?]*[0-9;:?]*[ -/]*[@-~])/g;
+const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
+// Characters that reorder or hide text: they are shown by their numbers.
+const HIDDEN = /[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]|\udb40[\udc00-\udc7f]/g;
+
+/** Return a text without sequences for terminals, and with characters that reorder text made visible. */
+export function clean(text) {
+  return String(text ?? "").replace(ANSI, "").replace(/\r\n?/g, "\n").replace(CONTROL, "")
+    .replace(HIDDEN, (each) => `⟨U+${each.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}⟩`);
+}
+
+/** Return one line of at most `most` characters. Only the beginning of the text is looked at. */
+export function brief(text, most = 200) {
+  const start = clean(String(text ?? "").slice(0, most * 4)).replace(/\s+/g, " ").trim();
+  return start.length > most ? `${start.slice(0, most)}…` : start;
+}
+
+/** Return the beginning of a text, cleaned, without half of a character at its end, and how much there is. */
+export function beginning(text, most) {
+  const all = String(text ?? "");
+  let end = Math.min(most, all.length);
+  if (end < all.length && all.charCodeAt(end - 1) >= 0xd800 && all.charCodeAt(end - 1) < 0xdc00) end -= 1;
+  return {shown: clean(all.slice(0, end)), length: all.length, isCut: end < all.length};
+}
+
+/** Return data as indented JSON; texts stay as they are. */
+export const asText = (value) => (typeof value === "string" ? value : JSON.stringify(value, null, 2) ?? "");

@@ -1,0 +1,58 @@
+// Hooks that several views share.
+import {useEffect, useReducer, useState} from "../html.mjs";
+
+/** Draw again after changes of the rows, at most once a frame, and not while the tab is hidden. */
+export function useRows(rows) {
+  const [, draw] = useReducer((value) => value + 1, 0);
+  useEffect(() => {
+    let frame = 0;
+    const stop = rows.subscribe(() => {
+      frame ||= requestAnimationFrame(() => {
+        frame = 0;
+        draw();
+      });
+    });
+    return () => (stop(), cancelAnimationFrame(frame));
+  }, [rows]);
+}
+
+/** Return the time, drawn again each `ms`. */
+export function useNow(ms = 1000) {
+  const [now, set] = useState(Date.now());
+  useEffect(() => {
+    const timer = setInterval(() => set(Date.now()), ms);
+    return () => clearInterval(timer);
+  }, [ms]);
+  return now;
+}
+
+/**
+ * Return {value, error, reload} of an asynchronous `load(signal)`. It is called again when `inputs` change and, with
+ * `every_ms`, while the tab is visible.
+ */
+export function useLoaded(load, inputs, every_ms = 0) {
+  const [state, set] = useState({value: null, error: null});
+  const [round, reload] = useReducer((value) => value + 1, 0);
+  useEffect(() => {
+    const end = new AbortController();
+    const once = () => load(end.signal).then(
+      (value) => end.signal.aborted || set({value, error: null}),
+      (error) => end.signal.aborted || set((old) => ({value: old.value, error})),
+    );
+    once();
+    const timer = every_ms ? setInterval(() => document.hidden || once(), every_ms) : 0;
+    return () => (end.abort(), clearInterval(timer));
+  }, [...inputs, round]);
+  return {...state, reload};
+}
+
+/** Return the value of a media query, drawn again when it changes. */
+export function useMedia(query) {
+  const [fits, set] = useState(() => matchMedia(query).matches);
+  useEffect(() => {
+    const media = matchMedia(query), hear = () => set(media.matches);
+    media.addEventListener("change", hear);
+    return () => media.removeEventListener("change", hear);
+  }, [query]);
+  return fits;
+}

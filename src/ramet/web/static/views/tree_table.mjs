@@ -1,0 +1,160 @@
+// The table of all trees: only the lines in view are drawn, all of one height.
+import {html, useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState} from "../html.mjs";
+import {money, plural} from "../data/format.mjs";
+import {comparisonOf, filterOf, outline} from "../tree/outline.mjs";
+import {isPaused} from "../tree/state.mjs";
+import {Acts} from "./acts.mjs";
+import {useNow, useRows} from "./hooks.mjs";
+import {COLUMNS, HEIGHT, Line} from "./tree_row.mjs";
+import {runAddress} from "./words.mjs";
+
+const HEAD = 38, BEYOND = 6, REORDER_MS = 500;
+const STATES = [
+  ["all", "all states"], ["open", "not ended"], ["working", "working"], ["waiting", "waits for a person, a limit or a pause"],
+  ["silent", "silent"], ["paused", "paused"], ["failed", "failed"], ["ended", "ended"],
+];
+// What the reader chose outlives a visit to another view.
+const memory = {folds: new Map(), words: "", state: "all", column: "", isDescending: true, focus: "", top: 0};
+
+export function TreeTable({page}) {
+  const {rows} = page;
+  useRows(rows);
+  const now = useNow();
+  const [, draw] = useReducer((value) => value + 1, 0);
+  const choose = (changes) => (Object.assign(memory, changes), draw());
+  const grid = useRef(), search = useRef(), folds = useRef(0), cache = useRef(new Map()), latest = useRef({});
+  const [top, setTop] = useState(memory.top), [height, setHeight] = useState(600);
+
+  const fits = useMemo(() => filterOf(memory), [memory.words, memory.state]);
+  const compare = useMemo(() => comparisonOf(memory.column, memory.isDescending), [memory.column, memory.isDescending]);
+  // Values that order or filter lines change all the time: the order follows at most twice a second.
+  const moment = fits || compare ? Math.floor(Date.now() / REORDER_MS) : 0;
+  const lines = useMemo(
+    () => outline(rows, {folds: memory.folds, fits, compare}), [rows.structure, folds.current, fits, compare, moment],
+  );
+  const focused = useMemo(() => Math.max(0, lines.findIndex((each) => each.id === memory.focus)), [lines, memory.focus]);
+  const line = lines[focused], row = line?.kind === "run" ? line.node.row : null;
+
+  useLayoutEffect(() => {
+    const watch = new ResizeObserver(() => setHeight(grid.current.clientHeight));
+    watch.observe(grid.current);
+    grid.current.scrollTop = memory.top;
+    return () => watch.disconnect();
+  }, []);
+
+  const show = (index) => {
+    const box = grid.current, above = index * HEIGHT, room = box.clientHeight - HEAD - HEIGHT;
+    if (above < box.scrollTop) box.scrollTop = above;
+    else if (above > box.scrollTop + room) box.scrollTop = above - room;
+  };
+  const focus = (index) => {
+    const to = Math.max(0, Math.min(lines.length - 1, index));
+    if (lines[to]) choose({focus: lines[to].id});
+    show(to);
+  };
+  const fold = (which, isOpen = !which.isExpanded) => {
+    memory.folds.set(which.id, isOpen);
+    folds.current += 1;
+    choose({focus: which.id});
+  };
+  const open = (which) => {
+    if (which?.kind === "group") fold(which);
+    else if (which) location.hash = runAddress(which.id);
+  };
+  const parentIndex = () => {
+    for (let index = focused - 1; index >= 0; index -= 1) if (lines[index].depth < line.depth) return index;
+    return focused;
+  };
+
+  const keys = {
+    ArrowDown: () => focus(focused + 1),
+    ArrowUp: () => focus(focused - 1),
+    PageDown: () => focus(focused + Math.floor(height / HEIGHT) - 2),
+    PageUp: () => focus(focused - Math.floor(height / HEIGHT) + 2),
+    Home: () => focus(0),
+    End: () => focus(lines.length - 1),
+    ArrowRight: () => (line?.isExpanded === false ? fold(line, true) : line?.isExpanded && focus(focused + 1)),
+    ArrowLeft: () => (line?.isExpanded && !fits ? fold(line, false) : focus(parentIndex())),
+    Enter: () => open(line),
+    s: () => page.act("stop", row),
+    p: () => page.act(row && isPaused(row) ? "resume" : "pause", row),
+    m: () => page.act("message", row),
+    r: () => page.act("raise", row),
+    "*": () => (lines.forEach((each) => each.isExpanded === false && memory.folds.set(each.id, true)), folds.current += 1, draw()),
+  };
+  const onKey = (event) => {
+    const does = keys[event.key];
+    if (!does || event.ctrlKey || event.metaKey || event.altKey || event.target.tagName === "BUTTON") return;
+    event.preventDefault();
+    does();
+  };
+  useEffect(() => {
+    const hear = (event) => {
+      if (event.key !== "/" || /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) || document.querySelector("dialog[open]")) return;
+      event.preventDefault();
+      search.current.focus();
+    };
+    addEventListener("keydown", hear);
+    return () => removeEventListener("keydown", hear);
+  }, []);
+
+  const sort = (column) => choose(
+    memory.column === column ? (memory.isDescending ? {isDescending: false} : {column: ""}) : {column, isDescending: column !== "path"},
+  );
+  const first = Math.max(0, Math.floor(top / HEIGHT) - BEYOND);
+  const last = Math.min(lines.length, Math.ceil((top + height) / HEIGHT) + BEYOND);
+  const size = last - first;
+
+  // A line whose run did not change keeps its node of the last drawing, which Preact then skips.
+  const before = cache.current, kept = cache.current = new Map();
+  const drawn = (each, index) => {
+    const isFocused = index === focused, of = each.node?.row ?? each.count, live = each.node?.live;
+    const old = before.get(index);
+    const same = old && old.line === each && old.of === of && old.live === live && old.now === now && old.isFocused === isFocused && old.size === size;
+    const entry = same ? old : {line: each, of, live, now, isFocused, size, node: html`<${Line} key=${index % size} line=${each} index=${index}
+      now=${now} isFocused=${isFocused} onFold=${(which) => latest.current.fold(which)} onFocus=${(which) => choose({focus: which.id})} onOpen=${(which) => latest.current.open(which)} />`};
+    kept.set(index, entry);
+    return entry.node;
+  };
+  latest.current = {fold, open};
+
+  return html`<section class="trees" aria-labelledby="trees"><h1 id="trees" class="unseen">Trees</h1>
+    <div class="toolbar">
+      <input ref=${search} type="search" aria-label="Filter runs" placeholder="Filter ( / )" value=${memory.words}
+        onInput=${(event) => choose({words: event.target.value})}
+        onKeyDown=${(event) => (event.key === "Escape" || event.key === "Enter") && grid.current.focus()} />
+      <select aria-label="State" value=${memory.state} onChange=${(event) => choose({state: event.target.value})}>
+        ${STATES.map(([value, label]) => html`<option value=${value}>${label}</option>`)}
+      </select>
+      <label><input type="checkbox" checked=${Boolean(page.ended)} onChange=${(event) => page.setEnded(event.target.checked)} /> ended trees</label>
+      <${Totals} rows=${rows} shown=${lines.length} fits=${fits} />
+      <${Acts} page=${page} row=${row} />
+    </div>
+    <div class="grid" role="treegrid" aria-label="Runs" aria-rowcount=${lines.length + 1} aria-colcount=${COLUMNS.length} tabindex="0"
+        aria-activedescendant=${focused >= first && focused < last ? `line-${focused}` : undefined}
+        ref=${grid} onKeyDown=${onKey}
+        onScroll=${(event) => setTop(memory.top = event.currentTarget.scrollTop)}>
+      <div class="line head" role="row" aria-rowindex="1">
+        ${COLUMNS.map((each) => html`<div role="columnheader" class=${`cell ${each.name}`}
+            aria-sort=${memory.column === each.name ? (memory.isDescending ? "descending" : "ascending") : undefined}>
+          ${each.isFixed ? each.label : html`<button type="button" tabindex="-1" title="Sort siblings" onClick=${() => sort(each.name)}>${each.label}${memory.column === each.name ? (memory.isDescending ? " ↓" : " ↑") : ""}</button>`}
+        </div>`)}
+      </div>
+      <div class="body" role="rowgroup" style=${{height: `${lines.length * HEIGHT}px`}}>
+        ${lines.slice(first, last).map((each, offset) => drawn(each, first + offset))}
+      </div>
+      ${!lines.length && html`<div role="row" class="none"><div role="gridcell">${rows.isComplete
+        ? (fits ? "No run fits the filter." : "No run is active. Runs appear here when they are spawned.") : "Reading the runs…"}</div></div>`}
+    </div>
+  </section>`;
+}
+
+function Totals({rows, shown, fits}) {
+  let open = 0, usd = 0;
+  for (const {row, live} of rows.roots) {
+    open += live + (row.is_over ? 0 : 1);
+    usd += row.subtree.usd;
+  }
+  return html`<span class="totals">${plural(rows.roots.length, "tree")}, ${plural(rows.nodes.size, "run")}, ${open.toLocaleString("en")} not ended,
+    ${` ${money(usd)} USD`}${fits ? ` · ${plural(shown, "line")} shown` : ""}</span>`;
+}
