@@ -38,7 +38,7 @@ def lead() -> None:
 
 def sandbox_processes(server: EchoServer, root: RunId) -> list[int]:
     """Return the processes of the sandboxes of a tree's runs that have not ended."""
-    living = server.server.runtime.trees[root].tree.register.living()
+    living = server.server.runtime.trees[RunId(root)].tree.register.living()
     return [
         each.sandbox.current.pid for each in living if each.sandbox is not None and each.sandbox.current is not None
     ]
