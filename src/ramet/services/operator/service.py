@@ -15,7 +15,6 @@ from ramet.host.journal.ttl import set_keep
 from ramet.host.runtime import AgentRuntime
 from ramet.host.sandbox.workspace_files import file_of
 from ramet.host.schedules.scheduler import AgentScheduler
-from ramet.services.operator.activity import KernelActivity
 from ramet.services.operator.change_feed import ChangeFeed, ChangeMessage, parse_cursor
 from ramet.services.operator.changes import ChangeOptions
 from ramet.services.operator.contract import (
@@ -30,6 +29,7 @@ from ramet.services.operator.contract import (
     Sent,
     Stopped,
 )
+from ramet.services.operator.kernel_activity import KernelActivity
 from ramet.services.operator.runs import AgentPaths, IsElsewhere, RunViews, checked_limit
 from ramet.services.operator.safety import GateViews
 from ramet.services.operator.schedules import ScheduleViews
