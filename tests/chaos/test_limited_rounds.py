@@ -34,13 +34,12 @@ from tests.chaos.limited_rounds import (
     look,
     play,
 )
+from tests.chaos.seeds import SEED, USUAL, round_count, round_marks
 from tests.support.postgres import Server, fresh_schema, reason_absent, shared
 
 #: Rounds that are a part of `make test`.
 FIRST = 30
-ROUNDS = int(os.environ.get("RAMET_CHAOS_ROUNDS", "200"))
-USUAL = 1
-SEED = int(os.environ.get("RAMET_CHAOS_SEED", str(USUAL)))
+ROUNDS = round_count(200)
 #: After this long no further round begins, however slow the machine: those that are left are told as skipped.
 MOST_S = 10 * 60
 BEGAN = time.monotonic()
@@ -69,7 +68,7 @@ def _rounds() -> list[object]:
     found = list[object]()
     for number in range(ROUNDS):
         this = LimitedRound(number, SEED)
-        marks = [pytest.mark.slow, *([pytest.mark.chaos] if number >= FIRST or SEED != USUAL else [])]
+        marks = round_marks(number, FIRST)
         name = f"limited-{number}-{this.trip}{'-postgres' if this.on_server else ''}"
         found.append(pytest.param(number, id=name, marks=marks))
     return found

@@ -16,13 +16,14 @@ from tests.chaos.kernels import taken_over
 from tests.chaos.limited_rounds import counting_provider
 from tests.chaos.paused import found, script
 from tests.chaos.paused_rounds import MOMENTS, PHASES, PROCESS_KILLED, TRIPS, PausedRound, look, play
-from tests.chaos.test_limited_rounds import SEED, USUAL, schema_of, server
+from tests.chaos.seeds import SEED, USUAL, round_count, round_marks
+from tests.chaos.test_limited_rounds import schema_of, server
 from tests.support.postgres import Server
 
 __all__ = ["server"]  # fixtures are used by their names
 
 FIRST = 2 * len(MOMENTS)
-ROUNDS = int(os.environ.get("RAMET_CHAOS_ROUNDS", "56"))
+ROUNDS = round_count(56)
 _only_root = pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine")
 
 
@@ -30,7 +31,7 @@ def _rounds() -> list[object]:
     made = list[object]()
     for number in range(ROUNDS):
         this = PausedRound.draw(number, SEED)
-        marks = [pytest.mark.slow, *([pytest.mark.chaos] if number >= FIRST or SEED != USUAL else [])]
+        marks = round_marks(number, FIRST)
         marks += [_only_root] if this.trip == "outliving" else []
         name = f"paused-{number}-{this.trip}{'-postgres' if this.on_server else ''}"
         made.append(pytest.param(number, id=name, marks=marks))

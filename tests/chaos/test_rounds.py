@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import os
 import pathlib
 import time
 
@@ -15,14 +14,12 @@ import pytest
 
 from tests.chaos.deadly import Kill
 from tests.chaos.rounds import WRITES, Round, kind_of, play
+from tests.chaos.seeds import SEED, round_count, round_marks
 from tests.support.postgres import Server, fresh_schema, reason_absent, shared
 
 #: Rounds that are a part of `make test`.
 FIRST = 20
-ROUNDS = int(os.environ.get("RAMET_CHAOS_ROUNDS", "200"))
-#: The seed of `make test`.
-USUAL = 1
-SEED = int(os.environ.get("RAMET_CHAOS_SEED", str(USUAL)))
+ROUNDS = round_count(200)
 #: After this long no further round begins, however slow the machine: those that are left are told as skipped.
 MOST_S = 13 * 60
 BEGAN = time.monotonic()
@@ -36,17 +33,14 @@ def server(pytestconfig: pytest.Config) -> Server | None:
 
 def _rounds() -> list[object]:
     return [
-        pytest.param(number, id=f"round-{number}-{_name(number)}", marks=_marks(number)) for number in range(ROUNDS)
+        pytest.param(number, id=f"round-{number}-{_name(number)}", marks=round_marks(number, FIRST))
+        for number in range(ROUNDS)
     ]
 
 
 def _name(number: int) -> str:
     this = Round(number, SEED)
     return f"{this.trip}-postgres" if this.on_server and this.trip != "postgres" else this.trip
-
-
-def _marks(number: int) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.slow, *([pytest.mark.chaos] if number >= FIRST or SEED != USUAL else [])]
 
 
 @pytest.mark.parametrize("number", _rounds())

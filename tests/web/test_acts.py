@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ramet import Agent, Limits, Policy, ScriptedModel
 from ramet.core.events import ApprovalAnswered, Event, LimitsRaised, MailPushed, PauseEnded, RunEnded, RunPaused
+from ramet.core.ids import RunId
 from ramet.host.journal.stored_events import decode_stored
 from ramet.models.scripted.dialogue import Hang
 from ramet.web.forwarding_api import ForwardingApi
@@ -35,9 +36,9 @@ def lead() -> None:
     spawn_sub_agent(time.sleep, Policy(memory_mb=96), (600,), name="sleeper")
 
 
-def sandbox_processes(server: EchoServer, root: str) -> list[int]:
+def sandbox_processes(server: EchoServer, root: RunId) -> list[int]:
     """Return the processes of the sandboxes of a tree's runs that have not ended."""
-    living = server.server.runtime.trees[root].tree.register.living()
+    living = server.server.runtime.trees[RunId(root)].tree.register.living()
     return [
         each.sandbox.current.pid for each in living if each.sandbox is not None and each.sandbox.current is not None
     ]
