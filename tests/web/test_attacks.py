@@ -80,6 +80,24 @@ async def page(**options: Any) -> AsyncIterator[tuple[UiServer, Api]]:
         yield server, api
 
 
+@asynccontextmanager
+async def streams(server: UiServer, count: int) -> AsyncIterator[None]:
+    """Keep this number of streams open, each on a connection of its own, of which something has arrived."""
+    head = (
+        f"GET /v1/stream HTTP/1.1\r\nhost: localhost:{server.port}\r\n"
+        f"authorization: Bearer {server.link.partition('#token=')[2]}\r\n\r\n"
+    ).encode()
+    connections = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(count)]
+    try:
+        for reader, writer in connections:
+            writer.write(head)
+            await reader.readuntil(b"open")
+        yield
+    finally:
+        for _, writer in connections:
+            writer.close()
+
+
 async def test_requests_of_other_pages_and_wrong_tokens_reach_nothing() -> None:
     """DNS rebinding, another origin, another port of this host, a wrong token: each is refused with its own status."""
     async with page(names=["agents.example.org"]) as (server, api):
@@ -191,14 +209,9 @@ async def test_an_idle_token_ends_and_an_open_stream_keeps_it() -> None:
     now, new_links = 0.0, list[bool]()
     async with page(idle_minutes=5, now=lambda: now, on_new_link=lambda: new_links.append(True)) as (server, api):
         first = server.link.partition("#token=")[2]
-        reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
-        writer.write(f"GET /v1/stream HTTP/1.1\r\nhost: localhost:{server.port}\r\n"
-                     f"authorization: Bearer {first}\r\n\r\n".encode())  # fmt: skip
-        await reader.readuntil(b"open")
-        now = 1_000.0
-        assert (await ask(server, "GET /v1/runs", token=first)).status == 200
-        writer.close()
-        await writer.wait_closed()
+        async with streams(server, 1):
+            now = 1_000.0
+            assert (await ask(server, "GET /v1/runs", token=first)).status == 200
         await eventually(lambda: not api.open_streams)
 
         now += 299.0
@@ -213,20 +226,10 @@ async def test_an_idle_token_ends_and_an_open_stream_keeps_it() -> None:
 async def test_a_hundred_streams_are_open_at_once_and_end_with_their_readers() -> None:
     """A hundred tabs, each with a stream of its own: others are answered meanwhile, and nothing stays open."""
     async with page() as (server, api):
-        head = (
-            f"GET /v1/stream HTTP/1.1\r\nhost: localhost:{server.port}\r\n"
-            f"authorization: Bearer {server.link.partition('#token=')[2]}\r\n\r\n"
-        ).encode()
-        connections = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(100)]
-        for reader, writer in connections:
-            writer.write(head)
-            await reader.readuntil(b"open")
+        async with streams(server, 100):
+            assert api.open_streams == 100
+            assert (await ask(server, "GET /v1/runs")).status == 200
 
-        assert api.open_streams == 100
-        assert (await ask(server, "GET /v1/runs")).status == 200
-
-        for _, writer in connections:
-            writer.close()
         await eventually(lambda: not api.open_streams)
 
 

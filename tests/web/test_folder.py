@@ -54,10 +54,11 @@ class PageRequests:
             pieces = stream.aiter_raw()
 
             async def wait_for(agent: str, state: str) -> None:
-                while (agent, state) not in states:
-                    for event in parser.feed(await anext(pieces)):
-                        assert event.event == "changes"
-                        states.update((row["agent"], row["state"]) for row in json.loads(event.data).get("runs", ()))
+                async with asyncio.timeout(180):
+                    while (agent, state) not in states:
+                        for event in parser.feed(await anext(pieces)):
+                            rows = json.loads(event.data).get("runs", ())
+                            states.update((row["agent"], row["state"]) for row in rows)
 
             yield wait_for
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pathlib
 import re
 
@@ -40,9 +41,20 @@ async def start_run(http: httpx2.AsyncClient, server: str, folder: pathlib.Path)
     schedule = {"agent": f"{folder / 'jobs.py'}:wait", "in_s": 0.001, "in_process": True}
     made = await http.post(f"{server}/v1/schedules", headers={"authorization": f"Bearer {KEY}"}, json=schedule)
     assert made.status_code == 201, made.text
-    while not (runs := (await ask(http, f"{server}/v1/runs")).json()["runs"]):
-        pass
-    return str(runs[0]["id"])
+    async with asyncio.timeout(180):
+        while True:
+            if runs := (await ask(http, f"{server}/v1/runs")).json()["runs"]:
+                return str(runs[0]["id"])
+            await asyncio.sleep(0.05)
+
+
+async def wait_until_unread(http: httpx2.AsyncClient, server: str) -> None:
+    """Wait until the server has no open stream."""
+    async with asyncio.timeout(180):
+        while True:
+            if not await open_streams(http, server):
+                return
+            await asyncio.sleep(0.05)
 
 
 async def test_a_server_has_the_page_and_is_forwarded_to_with_its_key_kept() -> None:
@@ -72,14 +84,13 @@ async def test_a_server_has_the_page_and_is_forwarded_to_with_its_key_kept() -> 
                     run = await start_run(http, server, folder)
                     events = f"{page}/v1/runs/{run}/events?follow=true"
                     headers = {"authorization": f"Bearer {shown.token}"}
-                    async with http.stream("GET", events, headers=headers) as stream:
+                    async with asyncio.timeout(180), http.stream("GET", events, headers=headers) as stream:
                         assert stream.headers["content-type"].startswith("text/event-stream")
                         async for piece in stream.aiter_raw():
                             assert b'"run_spawned"' in piece  # It came while the run goes on.
                             break
                         assert await open_streams(http, server) == 1
-                    while await open_streams(http, server):
-                        pass
+                    await wait_until_unread(http, server)
                     stopped = await ask(http, f"{page}/v1/runs/{run}/stop", shown.token, "POST", content_type="a/b")
                     assert stopped.status_code == 400  # The server's own refusal of a body that is missing.
                     assert (await ask(http, f"{page}/v1/runs?limit=0", shown.token)).status_code == 422

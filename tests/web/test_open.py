@@ -31,7 +31,7 @@ async def test_the_link_shows_the_runs_of_a_server_through_its_death(page: Page,
     The page says that its server was killed, and goes on when there is another one.
     """
     with short_folder() as folder:
-        async with ui("--dir", str(folder)) as shown:
+        async with ui("--server", str(folder / ".ramet" / "serve.sock")) as shown:
             async with serve(folder, RAMET_RULES_SANDBOXED="false") as server:
                 await add_run(folder)
                 await page.goto(shown.link)
