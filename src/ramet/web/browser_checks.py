@@ -15,7 +15,7 @@ from typing import Final
 
 from starlette.datastructures import Headers
 
-from ramet.core.authority import AUTHORITY
+from ramet.services.http.authority import AUTHORITY
 from ramet.services.http.responses import Refusal
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})

@@ -80,7 +80,7 @@ _STATUS_BY_ERROR: Final = {
 
 
 class ActTarget(NamedTuple):
-    """What a request acts on: a run, or an approval."""
+    """The run or the approval that a request acts on."""
 
     endpoint: Endpoint[Any]
     name: str
