@@ -350,6 +350,7 @@ CATALOGUE: tuple[Measurement, ...] = (
         "The page in Chromium without a graphics processor, scrolled: 10,000 agents at work, 2,000 events a second",
         Figure("frames_per_s", "frames", "per s"),
         Figure("frame_p99_ms", "99 of 100 frames", "ms wall"),
+        Figure("frame_cpu_ms", "a frame, of the main thread of the page", "ms CPU", 16),
         Figure("events_per_s", "events of the agents meanwhile", "per s"),
         Figure("paint_ms", "first paint", "ms wall", 200),
         Figure("rows_ms", "until all agents are in the table", "ms wall"),

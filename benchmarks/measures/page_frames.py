@@ -11,10 +11,13 @@ import shutil
 import sys
 import tempfile
 from asyncio.subprocess import PIPE, Process
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchmarks.cost import Figures
 from benchmarks.machine import ROOT
+
+if TYPE_CHECKING:
+    from playwright.async_api import CDPSession
 
 SECONDS = 5
 #: Scroll a line and a half a frame, and return the times of the frames.
@@ -73,19 +76,30 @@ async def _look(link: str, server: Process, agents: int) -> Figures:
         await page.get_by_text(f"{agents + 1:,} runs").wait_for(timeout=120_000)
         rows_ms = await page.evaluate("performance.now()")
         before, began = await _count(server), asyncio.get_running_loop().time()
+        devtools = await page.context.new_cdp_session(page)
+        await devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
+        used_s = await _main_thread_s(devtools)
         scrolled: dict[str, Any] = await page.evaluate(_SCROLL, SECONDS)
+        used_s = await _main_thread_s(devtools) - used_s
         rate = (await _count(server) - before) / (asyncio.get_running_loop().time() - began)
         loaded: dict[str, Any] = await page.evaluate(_LOADED)
         await browser.close()
     return {
         "frames_per_s": scrolled["frames"],
         "frame_p99_ms": scrolled["p99"],
+        "frame_cpu_ms": used_s * 1000 / (scrolled["frames"] * SECONDS),
         "events_per_s": rate,
         "paint_ms": loaded["paint"],
         "rows_ms": rows_ms,
         "first_kb": loaded["first"],
         "all_kb": loaded["all"],
     }
+
+
+async def _main_thread_s(devtools: CDPSession) -> float:
+    """Return the processor time that the page's main thread has used."""
+    metrics = (await devtools.send("Performance.getMetrics"))["metrics"]
+    return float(next(each["value"] for each in metrics if each["name"] == "TaskDuration"))
 
 
 async def _start(*arguments: str) -> Process:

@@ -36,7 +36,7 @@ def lead() -> None:
     spawn_sub_agent(time.sleep, Policy(memory_mb=96), (600,), name="sleeper")
 
 
-def sandbox_processes(server: EchoServer, root: str) -> list[int]:
+def sandbox_processes(server: EchoServer, root: RunId) -> list[int]:
     """Return the processes of the sandboxes of a tree's runs that have not ended."""
     living = server.server.runtime.trees[RunId(root)].tree.register.living()
     return [

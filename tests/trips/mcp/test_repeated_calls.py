@@ -35,18 +35,18 @@ async def test_repeatable_calls_begin_again_after_each_kill_of_their_kernel(
     Hooks see the arguments of the model again, and a call that begins again counts again for the limits.
     """
     command = (sys.executable, "-m", "tests.trips.programs.repeating_kernel", str(tmp_path), backend)
-    first = {"note annotated!": 1, "again annotated!": 1, "once listed!": 1, "again silent!": 1, "again limited!": 1}
+    first = {"note listed!": 1, "again listed!": 1, "again silent!": 1, "again limited!": 1}
     kernel = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     try:
         assert kernel.stdout is not None
-        runs = json.loads(await asyncio.wait_for(kernel.stdout.readline(), 60))
-        await eventually(lambda: calls_in(tmp_path) == first, within_s=60)
+        runs = json.loads(await asyncio.wait_for(kernel.stdout.readline(), 180))
+        await eventually(lambda: calls_in(tmp_path) == first)
     finally:
         kernel.kill()
         await kernel.wait()
-    kernel = await asyncio.create_subprocess_exec(*command, runs["annotated"], cwd=ROOT)
+    kernel = await asyncio.create_subprocess_exec(*command, runs["listed"], cwd=ROOT)
     try:
-        await eventually(lambda: calls_in(tmp_path) == {**first, "again annotated!": 2}, within_s=60)
+        await eventually(lambda: calls_in(tmp_path) == {**first, "again listed!": 2})
     finally:
         kernel.kill()
         await kernel.wait()
@@ -59,11 +59,10 @@ async def test_repeatable_calls_begin_again_after_each_kill_of_their_kernel(
         name: [each.text for each in context.history if each.type == "tool"] for name, context in contexts.items()
     }
 
-    assert calls_in(tmp_path) == {**first, "again annotated!": 3, "once listed!": 2}
-    assert results["annotated"] == ["note 1", "again 3", INTERRUPTED]
-    assert results["listed"] == ["once 2"]
+    assert calls_in(tmp_path) == {**first, "again listed!": 3}
+    assert results["listed"] == ["note 1", "again 3", INTERRUPTED]
     assert results["silent"] == [INTERRUPTED]
     assert "tool_calls" in results["limited"][0]
     assert {name for name, each in ended.items() if each.status is not Status.COMPLETED} == {"limited"}
     used = {name: each.usage.tool_calls for name, each in contexts.items()}
-    assert used == {"annotated": 4, "listed": 2, "silent": 1, "limited": 1}
+    assert used == {"listed": 4, "silent": 1, "limited": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import pathlib
 import uuid
 from typing import Any
@@ -48,6 +49,11 @@ def processes(session: ramet.Session, name: str) -> list[str]:
     return list(dict.fromkeys(each.partition(" ")[0] for each in texts if each[0] == "0"))
 
 
+async def ask(session: ramet.Session, prompt: str) -> None:
+    async with asyncio.timeout(90):  # A question that reaches the wrong agent would not be answered.
+        await session.ask(prompt)
+
+
 def tree_servers(session: ramet.Session) -> TreeServers:
     tree = session.handle().run.context.tree
     assert isinstance(tree, RunTree)
@@ -78,17 +84,17 @@ async def test_agents_of_a_tree_use_one_server(tmp_path: pathlib.Path, backend: 
     weak = user.replace(name="weak", policy=ramet.Policy(memory_mb=512))
     model = ramet.ScriptedModel(script=script)
     async with ramet.Session(model, agents=[user, other, weak], cwd=tmp_path, backend=backend) as session:
-        await session.ask("First!")
+        await ask(session, "First!")
         await eventually(lambda: len(session.approvals.pending) == 1, within_s=60)
         session.approvals.answer(session.approvals.pending[0].id, True, '{"value": "Ada"}')
         await eventually(lambda: len(answers(session, "main/1")) == 1, within_s=30)
-        await session.ask("Second!")
+        await ask(session, "Second!")
 
         assert answers(session, "main/2") == ["done", "refused", f"# {mark} metres", "done"]
         assert answers(session, "main/3") == [f"# {mark} other"]
         assert len(marked_processes(mark)) == 2, "one for each entry, and they outlive their users"
 
-        await session.ask("Third!")
+        await ask(session, "Third!")
         await eventually(lambda: len(answers(session, "main/1")) == 4, within_s=30)
         failed = "the MCP server 'board' failed: it ended; a notice of the first agent of the tree says how"
         assert answers(session, "main/1") == ['{"value": "Ada"}', "freed", failed, f"# {mark} metres"]
@@ -116,6 +122,21 @@ async def test_agents_of_a_tree_use_one_server(tmp_path: pathlib.Path, backend: 
     assert [each.path for each in of_kind(events, ToolProgressed)] == ["main/2"]
 
 
+async def test_a_shared_server_ends_with_its_tree(tmp_path: pathlib.Path, backend: BackendName) -> None:
+    """No process of it is left when the root has its result, or is stopped during a call, while the kernel goes on."""
+    mark = uuid.uuid4().hex
+    async with ramet.AgentRuntime(tmp_path, backend=backend) as runtime:
+        user = agent(shared(f"# {mark}", policy={**RIGHTS, "cpu_cores": 0.5}), policy=POLICY)
+        model = ramet.ScriptedModel(script={"Play.": [work("show"), "I am done."], "Hold.": [work("hold x"), "Never."]})
+        result = await runtime.run_agent(user.replace(model=model), prompt="Play.")
+        assert (result.output, marked_processes(mark)) == ("I am done.", [])
+
+        handle = await runtime.spawn(user.replace(model=model), "Hold.")
+        await eventually(lambda: len(marked_processes(mark)) == 1, within_s=60)
+        await handle.cancel()
+        assert marked_processes(mark) == []
+
+
 async def test_agents_share_a_connection_to_an_address(tmp_path: pathlib.Path, backend: BackendName) -> None:
     """There is one session for both; the agent that connects first does not own it, and it ends with the tree."""
     script: dict[str, Any] = {
@@ -126,7 +147,7 @@ async def test_agents_share_a_connection_to_an_address(tmp_path: pathlib.Path, b
         user = agent(old.entry("work", shared="tree"), policy=old.policy())
         model = ramet.ScriptedModel(script=script)
         async with ramet.Session(model, agents=[user], cwd=tmp_path, backend=backend) as session:
-            await session.ask("Begin!")
+            await ask(session, "Begin!")
             assert answers(session, "main/1") == answers(session, "main/2") == ["work is done"]
             assert [each[0] for each in old.record()].count("DELETE") == 0
         began = [each[0] for each in old.record()]

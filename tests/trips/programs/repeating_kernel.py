@@ -18,17 +18,15 @@ from tests.trips.kits.mcp import agent, server
 
 #: By agent: what its entry says of repeatable tools, how many calls are not answered, and its limit of calls.
 ENTRIES: dict[str, tuple[Any, int, int | None]] = {
-    "annotated": ("annotated", 2, None),
-    "listed": (["once"], 1, None),
+    "listed": (["again"], 2, None),
     "silent": ((), 1, None),
     "limited": ("annotated", 1, 1),
 }
 CALLED: dict[str, list[Any]] = {
-    "annotated": [
-        Call("mcp__calc__note", {"value": "annotated"}),
-        [Call("mcp__calc__again", {"value": "annotated"}), Call("mcp__calc__once", {"value": "annotated"})],
+    "listed": [
+        Call("mcp__calc__note", {"value": "listed"}),
+        [Call("mcp__calc__again", {"value": "listed"}), Call("mcp__calc__once", {"value": "listed"})],
     ],
-    "listed": [Call("mcp__calc__once", {"value": "listed"})],
     "silent": [Call("mcp__calc__again", {"value": "silent"})],
     "limited": [Call("mcp__calc__again", {"value": "limited"})],
 }

@@ -8,6 +8,7 @@ import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 from contextlib import aclosing
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import pytest
@@ -16,7 +17,9 @@ from msgspec.structs import asdict, replace
 import ramet
 from ramet import Agent
 from ramet.core.errors import Gone, InvalidValue, Unknown
-from ramet.core.events import RunSpawned, encode
+from ramet.core.events import Event, MessageRecorded, ModelAsked, RunSpawned, StateChanged, encode
+from ramet.core.outcome import Usage
+from ramet.host.control.limit_use import LimitUse
 from ramet.host.control.run_queries import INTERRUPTED, RunRow
 from ramet.host.journal.journal import TREES
 from ramet.services.client.client import Client
@@ -168,18 +171,29 @@ async def test_changes_coalesce_for_a_reader_that_stands_still(
         assert picture.row_count < changes
 
 
-async def test_a_picture_of_many_runs_comes_in_parts(echo_server: EchoServer, client: Client) -> None:
-    """Only the last part has a cursor, and a parent comes before its children."""
+async def test_a_picture_of_many_runs_comes_in_parts(
+    echo_server: EchoServer, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only the last part has a cursor, and a parent comes before its children. Limits are as the budget counts them."""
+    monkeypatch.setattr(live_rows, "LIST_S", 0.1)
     handle = await echo_server.server.runtime.spawn(Agent(name="note", function=scheduled.note))
     store, root, count, picture = await echo_server.server.runtime.open_store(), "run-large", 1_200, Picture()
     await handle.result()
     await store.put(TREES, root, msgspec.json.encode({"began": datetime.now(UTC)}))
+
+    def put(kind: type[Event], run: str, seq: int, **values: Any) -> int:
+        event = kind(root=root, run=run, agent="a", seq=seq, at=datetime.now(UTC), **values)
+        return store.append(Entry(root, run, seq, str(kind.__struct_config__.tag), encode(event)))
+
     for number in range(1, count + 1):
         run, path = (root, "main") if number == 1 else (f"run-{number}", f"main/{number}")
-        parent = None if number == 1 else root if number % 2 else f"run-{number // 2}"
-        event = RunSpawned(root=root, run=run, path=path, agent="a", name=run, parent=parent, seq=number)
-        ticket = store.append(Entry(root, run, number, "run_spawned", encode(event)))
-    await store.durable(ticket)
+        parent = None if number == 1 else f"run-{number // 2}" if number > 3 else root
+        limits = {1: {"tokens": 1_000, "usd": 2.5, "at_limit": "pause"}, 2: {"tokens": 300}}.get(number, {})
+        put(RunSpawned, run, number, path=path, name=run, parent=parent, birth={"limits": limits})
+    usage, reply = Usage(model_calls=1, input_tokens=20, output_tokens=10, usd=0.5), {"type": "ai", "content": "yes"}
+    put(ModelAsked, "run-4", count + 1, path="main/4", step_id="a:1", model="m", reserved_tokens=80, reserved_usd=1.0)
+    put(MessageRecorded, "run-4", count + 2, path="main/4", step_id="a:1", message=reply, usage=usage)
+    await store.durable(put(StateChanged, "run-4", count + 3, path="main/4", state="running"))
 
     async with aclosing(client.kernel.changes()) as changes:
         parts = [await anext(changes) for _ in range(3)]
@@ -192,11 +206,26 @@ async def test_a_picture_of_many_runs_comes_in_parts(echo_server: EchoServer, cl
     listed = await client.kernel.tree(root)
     assert [as_data(each) for each in picture.rows.values()] == [as_data(each) for each in listed]
     assert {each.state for each in listed} == {INTERRUPTED}, "no kernel has the tree"
-    await store.delete(TREES, root)
+    assert listed[0].limits["usd"] == LimitUse(limit=2.5, used=0.5)
+    async with aclosing(client.kernel.changes(interval_ms=50)) as changes:
+        while not (await anext(changes)).complete:
+            pass
+        await store.durable(
+            put(ModelAsked, "run-4", count + 4, path="main/4", step_id="a:3", model="m", reserved_tokens=80)
+        )
+        changed = {each.id: each for each in (await anext(changes)).runs}
+        assert list(changed) == [root, "run-2", "run-4"]
+        assert changed["run-2"].limits == {"tokens": LimitUse(limit=300, used=30, reserved=80)}
+        assert changed[root].limits["tokens"] == LimitUse(limit=1_000, used=30, reserved=270), "the rest of its slice"
+        assert changed[root].limits == (await client.kernel.run(root)).limits
+        # A tree that was removed is named once.
+        await store.delete(TREES, root)
+        await store.forget(root)
+        assert (await anext(changes)).removed == [root]
 
 
 async def test_a_reader_goes_on_by_cursor_after_the_kill_of_its_server(folder: pathlib.Path) -> None:
-    """The next server sends the rows that changed meanwhile, and says of the others whether a process has them."""
+    """The next server sends the rows of the runs that changed since, such as the end of the run that was cut."""
     env = {
         "RAMET_OPERATOR_TOKEN": "op_of_the_test_of_changes",
         "RAMET_BACKEND": "local",
@@ -226,6 +255,8 @@ async def test_a_reader_goes_on_by_cursor_after_the_kill_of_its_server(folder: p
     async with serve(folder, **env), ramet.connect(socket, env["RAMET_OPERATOR_TOKEN"]) as client:
         async with aclosing(client.kernel.changes(interval_ms=50, after=picture.cursor)) as changes:
             resumed = await anext(changes)
-            assert [(each.id, each.is_over) for each in resumed.runs] == [(waits, False)], "the other one has ended"
-            await client.kernel.stop(waits)
-            await picture.read(changes, has_ended)
+            assert [each.id for each in resumed.runs] == [waits], "the other one did not change"
+            picture.take(resumed)
+            if not picture.rows[waits].is_over:
+                await picture.read(changes, has_ended)
+        assert (picture.rows[waits].state, picture.rows[waits].result) == ("lost", None)

@@ -8,7 +8,7 @@ import zlib
 
 from ramet.web.static_files import FOLDER, static_files
 
-STATIC_IMPORT = re.compile(r"""^(?:import|export)\b[^;]*?from "([^"]+)";""", re.MULTILINE)
+STATIC_IMPORT = re.compile(r"""^(?:import|export)\b(?:[^;]*?from)? "([^"]+)";""", re.MULTILINE)
 MAX_FIRST = 100_000  #: bytes of the scripts that the page loads before its first drawing
 MAX_COMPRESSED = 60_000  #: bytes of all scripts, compressed one by one as in a wheel
 MAX_LINES = 300

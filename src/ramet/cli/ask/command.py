@@ -82,6 +82,7 @@ async def _ask(options: Namespace, question: str, *, logs: bool) -> int:
     if options.at_limit == "pause":
         leave = partial(_leave, session, view, err, model, clock, options)
         pauses = PauseHandler(err, questions if asks_at_limit else None, leave, can_leave=session.durable)
+    if session.durable:
         backend = None if options.backend == "inline" else options.backend
         prepare = partial(record_command, session, is_approved=options.yes, backend=backend)
     try:

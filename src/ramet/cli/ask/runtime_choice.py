@@ -1,4 +1,4 @@
-"""The runtime of `ramet ask`: in memory, or with a journal if a limit may pause, so that another process can go on."""
+"""The runtime of `ramet ask`: with the journal of the folder, so that other commands see the question and can steer it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ramet.cli.paths import display_path, temp_dir, user_dir, writable_dir
 from ramet.cli.project import home_folder
 from ramet.cli.render.sanitize import one_line
 from ramet.concurrency.clock import Clock
-from ramet.core.errors import InvalidValue, StoreFailed, StoreInUse
+from ramet.core.errors import Damaged, InvalidValue, StoreFailed, StoreInUse
 from ramet.disk.state_folder import checked_state_folder
 from ramet.host.runtime import AgentRuntime
 
@@ -23,10 +23,10 @@ class OpenedRuntime(NamedTuple):
 
 
 async def open_runtime(options: Namespace, clock: Clock, *, asks_at_limit: bool) -> OpenedRuntime:
-    """Return the requested runtime.
+    """Return the requested runtime; its journal is open.
 
-    With limits that pause its journal is open. If that cannot be used, and a person is asked at each pause, there is
-    none: a pause then ends with the process. Raises StoreInUse and StoreFailed if nobody is asked.
+    If the journal cannot be used, the question is not recorded, and a remark says so. With limits that pause, a pause
+    then ends with the process: where nobody is asked at it, raises StoreInUse, StoreFailed or OSError.
     """
     remarks = list[str]()
     common: dict[str, Any] = {
@@ -36,16 +36,16 @@ async def open_runtime(options: Namespace, clock: Clock, *, asks_at_limit: bool)
         "home": home_folder(),
         "backend": None if options.backend == "inline" else options.backend,
     }
-    if options.at_limit == "pause":
-        runtime = AgentRuntime(options.dir, **common)
-        try:
-            await runtime.open_store()
-            return OpenedRuntime(runtime, tuple(remarks))
-        except (StoreInUse, StoreFailed, OSError) as problem:
-            await runtime.stop()
-            if not asks_at_limit:
-                raise
-            remarks.append(f"{one_line(str(problem))}: a pause ends with this process")
+    runtime = AgentRuntime(options.dir, **common)
+    try:
+        await runtime.open_store()
+        return OpenedRuntime(runtime, tuple(remarks))
+    except (Damaged, StoreInUse, StoreFailed, OSError) as problem:
+        await runtime.stop()
+        if options.at_limit == "pause" and not asks_at_limit:
+            raise
+        loss = "a pause ends with this process" if asks_at_limit else "this question is not recorded"
+        remarks.append(f"{one_line(str(problem))}: {loss}")
     return OpenedRuntime(AgentRuntime(**common), tuple(remarks))
 
 

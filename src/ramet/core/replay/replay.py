@@ -66,7 +66,7 @@ from ramet.core.replay.codec import (
 )
 from ramet.core.replay.reported_agents import apply_report, end_reported
 from ramet.core.replay.request_replay import PeerRequestsReplay
-from ramet.core.replay.run_replay import ROOM, ActiveTime, RunReplay, UnreadMail
+from ramet.core.replay.run_replay import ROOM, ActiveTime, Placement, RunReplay, UnreadMail
 from ramet.core.tool_names import EXIT_PLAN_MODE
 
 #: Events that only an active run causes. The kernel that reports them started or resumed the run's turn.
@@ -230,7 +230,7 @@ class TreeReplay:
             case SandboxStarted():
                 run.sandbox, run.was_sandboxed, run.is_given_up = (event if event.sandbox else None), True, False
                 run.recorded_reports = run.recorded_reports if event.adopted else 0
-                run.ports = _ports(event.policy)
+                run.ports, run.placement = _ports(event.policy), _placement(event)
             case SandboxFrozen():
                 run.frozen_mb = event.memory_mb
             case SandboxGivenUp():
@@ -443,6 +443,13 @@ def _ports(policy: dict[str, Any]) -> dict[str, int]:
         return rights.ports("ports", policy.get("ports", {}))
     except InvalidValue:
         return {}
+
+
+def _placement(event: SandboxStarted) -> Placement:
+    """Return where a process was started."""
+    memory_mb = event.policy.get("memory_mb")
+    is_number = isinstance(memory_mb, int | float) and not isinstance(memory_mb, bool)
+    return Placement(event.backend, event.level, memory_mb if is_number else None)
 
 
 def _first_remaining(messages: Sequence[int | dict[str, Any]], began_at: int) -> int:

@@ -36,6 +36,14 @@ class UnreadMail(NamedTuple):
     text: str
 
 
+class Placement(NamedTuple):
+    """The backend, the isolation level and the limit of memory of a run's process."""
+
+    backend: str
+    level: str
+    memory_limit_mb: int | float | None
+
+
 @dataclass
 class ActiveTime:
     """A counter of active time, from each `start` to the last event `observe` before the next `start` or `stop`.
@@ -134,6 +142,7 @@ class RunReplay:
     is_plan_approved: bool = False  #: a person approved the plan that it presented
     frozen_mb: float | None = None  #: memory that its frozen process holds, while it is paused
     sandbox: SandboxStarted | None = None  #: the newest of its newest turn, if it may have outlived its kernel
+    placement: Placement | None = None  #: of its newest process, also after its end
     is_given_up: bool = False  #: that sandbox was to be ended, because the run paused
     ports: dict[str, int] = field(default_factory=dict)  #: of its newest sandbox, by name
     recorded_reports: int = 0  #: number of the sandbox's reports that are recorded

@@ -27,6 +27,7 @@ from ramet.core.replay.replay import TreeReplay
 from ramet.core.replay.reported_agents import ReportedAgent
 from ramet.core.replay.run_replay import RunReplay
 from ramet.disk.state_folder import JOURNAL, checked_state_folder
+from ramet.host.control.limit_use import LimitUse, ReservedAmounts
 from ramet.host.journal.journal import TREES, tree_document
 from ramet.host.journal.stored_events import PAGE, decode_stored, location_of, replay_tree, stored_events
 from ramet.store.contract import Store
@@ -57,6 +58,16 @@ class Question(Struct, frozen=True, kw_only=True):
     tool: str
     question: str
     args: dict[str, Any] = {}  #: bounded for display
+
+
+class RunSandbox(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The process of a run: the newest one, also after its end."""
+
+    backend: str
+    level: str
+    memory_limit_mb: int | float | None = None
+    memory_mb: float | None = None  #: that it uses, as far as it is known: while the process is frozen
+    cpu_s: float | None = None  #: that it used, as far as it is known
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
@@ -91,6 +102,8 @@ class RunRow(Struct, frozen=True, kw_only=True):
     context_window: int = 0  #: the most that its model accepts; 0: unknown
     frozen_mb: float | None = None  #: MiB that its frozen process holds while it is paused; None: none is frozen
     reported_agents: tuple[ReportedAgent, ...] = ()  #: that its program runs by itself, in its sandbox
+    limits: dict[str, LimitUse] = {}  #: by name, as far as they are set: usd, tokens, model_calls, …, seconds
+    sandbox: RunSandbox | None = None  #: None: it works in the process of the kernel
 
     @property
     def shown_path(self) -> str:
@@ -258,10 +271,11 @@ def rows_of(replay: TreeReplay, *, is_active: bool, streaming: Mapping[str, date
     `streaming` are the times of the newest parts of replies, by run.
     """
     children: dict[str, list[str]] = {}
+    reserved = ReservedAmounts(replay.runs).update_all()
     for run in replay.runs.values():
         children.setdefault(run.spawn_event.parent or "", []).append(run.id)
     return [
-        row_of(run, tuple(children.get(run.id, ())), is_active=is_active, streaming=streaming)
+        row_of(run, reserved, tuple(children.get(run.id, ())), is_active=is_active, streaming=streaming)
         for run in replay.runs.values()
     ]
 
@@ -271,6 +285,7 @@ R = TypeVar("R", bound=RunRow)
 
 def row_of(
     run: RunReplay,
+    reserved: ReservedAmounts,
     children: tuple[str, ...] = (),
     *,
     is_active: bool,
@@ -314,7 +329,17 @@ def row_of(
             each if is_active or each.is_over else replace(each, state=INTERRUPTED)
             for each in run.reported_agents.values()
         ),
+        limits=reserved.limits(run),
+        sandbox=_sandbox_of(run, is_active),
     )
+
+
+def _sandbox_of(run: RunReplay, is_active: bool) -> RunSandbox | None:
+    if run.placement is None:
+        return None
+    backend, level, limit_mb = run.placement
+    frozen_mb = run.frozen_mb if is_active else None
+    return RunSandbox(backend=backend, level=level, memory_limit_mb=limit_mb, memory_mb=frozen_mb)
 
 
 async def journal_reader(working_dir: pathlib.Path) -> JournalReader:

@@ -95,6 +95,8 @@ class SessionCallers:
         """Cancel the questions of a caller that has ended."""
         if (state := self._states.pop(caller, None)) is not None:
             state.cancel_questions()
+            if state.open_calls:
+                self._unanswered.add(state.number)
 
     def cancel_questions(self) -> None:
         """Cancel the questions of all callers."""

@@ -31,7 +31,7 @@ class ChangeMessage(NamedTuple):
 
 
 class _Point(NamedTuple):
-    """How far the rows of all runs were at a moment."""
+    """The progress of the rows of all runs at a moment."""
 
     version: int
     position: int

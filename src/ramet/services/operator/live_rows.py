@@ -36,7 +36,7 @@ REMOVED = 10_000  #: removed trees that are remembered
 
 
 class Activity(Protocol):
-    """What no event reports: which trees are active now, and which replies stream."""
+    """The state of trees that no event reports: which are active now, and which replies stream."""
 
     def is_here(self, root: str) -> bool:
         """Return whether a tree is active in this kernel."""

@@ -14,6 +14,7 @@ from ramet.core.errors import InvalidValue
 from ramet.core.events import (
     Compacted,
     Event,
+    LimitsRaised,
     MailPushed,
     ModelAsked,
     ModelCharged,
@@ -27,14 +28,15 @@ from ramet.core.replay import codec
 from ramet.core.replay.codec import ReplayEvent, ReplayMessage, StoredMessage
 from ramet.core.replay.replay import TreeReplay
 from ramet.core.replay.run_replay import RunReplay
+from ramet.host.control.limit_use import ReservedAmounts
 from ramet.host.control.run_queries import EMPTY, row_of
 from ramet.host.journal.stored_events import damage_error, stored_pages
 from ramet.services.operator.changes import ChangedRow
 from ramet.store.contract import Store, StoredEvent
 
 PAGE = 1_000  #: events that are read at a time
-#: Events that may change the usage of a run, and so the rows of all runs above it; a reply may as well.
-_OF_SUBTREE = (ModelAsked, ModelCharged, RunEnded, RunResumed, RunSpawned, ToolStarted)
+#: Events that may change what a run uses or reserves, and so all rows above it; a reply may as well.
+_OF_SUBTREE = (LimitsRaised, ModelAsked, ModelCharged, RunEnded, RunResumed, RunSpawned, ToolStarted)
 #: What is kept of messages, by their kinds: a conversation keeps its length only.
 _EMPTY_MESSAGES = {kind: StoredMessage(kind, None, {}) for kind in ("human", "ai", "tool", "system")}
 _OTHER_MESSAGE = StoredMessage("", None, {})
@@ -52,6 +54,7 @@ class TreeRows:
         self.agent_path = ""  #: of the agent of a server whose tree it is
         self.number = self.shown = 0  #: its number among the trees of a feed, and the number of its runs shown there
         self._replay = TreeReplay()
+        self._reserved = ReservedAmounts(self._replay.runs)
 
     @property
     def is_over(self) -> bool:
@@ -87,6 +90,8 @@ class TreeRows:
         if stored.type in codec.IGNORED_TAGS:
             self._replay.skip(stored.seq)
             return ()
+        run = self._replay.runs.get(stored.run)
+        generation = run.generation if run is not None else 0
         try:
             event = codec.decode(stored.data)
             self._replay.apply(event)
@@ -96,9 +101,12 @@ class TreeRows:
         if run is None:
             return ()
         self._shorten(run, event)
-        if isinstance(event, _OF_SUBTREE) or (isinstance(event, ReplayMessage) and event.usage is not None):
-            return tuple(each.id for each in self.upwards(run.id))
-        return (run.id,)
+        is_reply = isinstance(event, ReplayMessage) and event.usage is not None
+        if not (is_reply or isinstance(event, _OF_SUBTREE) or run.generation != generation):
+            return (run.id,)
+        upwards = list(self.upwards(run.id))
+        self._reserved.update(upwards)
+        return tuple(each.id for each in upwards)
 
     def upwards(self, run: str) -> Iterator[RunReplay]:
         """Yield a run, and the runs above it."""
@@ -110,7 +118,9 @@ class TreeRows:
     def row(self, run: str, streamed_at: datetime | None) -> ChangedRow:
         """Return the row of a run; `streamed_at` is the time of the newest part of a reply that streams."""
         streaming = EMPTY if streamed_at is None else {run: streamed_at}
-        row = row_of(self._replay.runs[run], is_active=self.is_active, streaming=streaming, kind=ChangedRow)
+        row = row_of(
+            self._replay.runs[run], self._reserved, is_active=self.is_active, streaming=streaming, kind=ChangedRow
+        )
         return replace(row, result=None, agent_path=self.agent_path)
 
     def _shorten(self, run: RunReplay, event: Event | ReplayEvent) -> None:

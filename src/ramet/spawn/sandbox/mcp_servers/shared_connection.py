@@ -45,7 +45,8 @@ class SharedConnection:
 
     async def tools(self) -> tuple[ListedTool, ...]:
         """Wait for the tools of the server. Raises McpServerFailed."""
-        return await (await self._session()).tools()
+        with self._server.open_request(is_start=True):
+            return await (await self._session()).tools()
 
     async def call(self, tool: str, arguments: Mapping[str, Any], on_progress: OnProgress) -> McpResult:
         """Call a tool of the server, once no pause covers the agent. Raises McpServerFailed."""

@@ -82,9 +82,9 @@ class SharedServer:
         return await self._attempt.wait_session()
 
     @contextmanager
-    def open_request(self) -> Iterator[None]:
-        """Count a request as open: the server is not frozen meanwhile."""
-        self._was_called = True
+    def open_request(self, *, is_start: bool = False) -> Iterator[None]:
+        """Count a request as open: the server is not frozen meanwhile. At a start it has nothing of an agent yet."""
+        self._was_called = self._was_called or not is_start
         self._open_requests += 1
         self.update()
         try:
@@ -210,7 +210,7 @@ class _Attempt:
         share = ResourceShare(grant.memory_mb, grant.cpu_cores)
         async with self._admitted(share), server.placement.server_folder() as folder:
             place = ServerPlace(
-                id=f"{root.info.id}-{folder.name}",
+                id=folder.name,  # Not of a run: the server is to learn of none.
                 path=f"{root.info.path}/{server.entry.name}",
                 tree=root.info.root,
                 workspace=folder,

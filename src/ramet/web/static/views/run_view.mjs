@@ -45,7 +45,9 @@ function Facts({row, now}) {
     ["Tokens", `${count(row.own.tokens)} own, ${count(row.subtree.tokens)} subtree`], ["USD", `${money(row.own.usd)} own, ${money(row.subtree.usd)} subtree`],
     ["Calls", `${row.own.calls} model, ${row.own.tools} tool`],
     ["Context", row.context_window ? `${count(row.context_tokens)} of ${count(row.context_window)} (${percent(row.context_tokens / row.context_window)})` : row.context_tokens ? count(row.context_tokens) : ""],
-    ["Sandbox", brief(sandboxWords(row), 100)], ["Begun", dateAndTime(row.born)], ["Ended", row.is_over ? dateAndTime(row.ended) : ""],
+    ["Sandbox", brief(sandboxWords(row), 100)], ["Waits until", row.waits_until ? dateAndTime(row.waits_until) : ""],
+    ["Agents of its program", row.reported_agents?.length ? html`<${Words} text=${row.reported_agents.map((each) => `${each.title || each.id} (${each.state})`).join(", ")} most=${400} />` : ""],
+    ["Begun", dateAndTime(row.born)], ["Ended", row.is_over ? dateAndTime(row.ended) : ""],
   ];
   return html`<dl class="facts">${facts.filter(([, value]) => value).map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}
     ${limitsOf(row).map((each) => html`<div><dt>Limit</dt><dd><${Bar} limit=${each} all=${each.words} /> ${each.words}</dd></div>`)}</dl>`;
@@ -56,7 +58,7 @@ const forkAct = (row, seq) => ({
   title: `Fork from event ${seq}`, button: "Fork", path: "/fork", body: ({prompt}) => ({at: seq, prompt}),
   about: () => html`<p>A new tree begins with the messages up to here. This run is not changed.</p>`,
   fields: [{name: "prompt", label: "Prompt of the new run", type: "textarea", isRequired: true}],
-  receipt: (answer) => html`<p>The new run is <${RunLink} id=${answer.id} text=${answer.id} />.</p>`,
+  receipt: (answer) => html`<p>The new run is <${RunLink} id=${answer.id ?? answer.run} text=${answer.id ?? answer.run} />.</p>`,
 });
 
 function Slider({events, at, setAt}) {

@@ -45,11 +45,12 @@ export const State = ({row}) => {
 
 const Pair = ({own, subtree}) => html`<span class="own">${own}</span><span class="subtree">${subtree}</span>`;
 
-export function sandboxWords({sandbox}) {
+export function sandboxWords({sandbox, frozen_mb}) {
   if (!sandbox) return "";
-  const memory = sandbox.memory_mb
-    ? ` ${megabytes(sandbox.memory_mb)}${sandbox.memory_limit_mb ? ` of ${megabytes(sandbox.memory_limit_mb)}` : ""}` : "";
-  return `${sandbox.backend ?? ""} ${sandbox.level ?? ""}${memory}${sandbox.cpu_s ? ` ${duration(sandbox.cpu_s * 1000)} CPU` : ""}`.trim();
+  const limit = sandbox.memory_limit_mb ? megabytes(sandbox.memory_limit_mb) : "";
+  const memory = sandbox.memory_mb ? `${megabytes(sandbox.memory_mb)}${limit && ` of ${limit}`}` : limit && `≤ ${limit}`;
+  return [sandbox.backend, sandbox.level, memory, sandbox.cpu_s ? `${duration(sandbox.cpu_s * 1000)} CPU` : "",
+    frozen_mb ? `frozen with ${megabytes(frozen_mb)}` : ""].filter(Boolean).join(" ");
 }
 
 function Fold({line, onFold}) {

@@ -1,4 +1,4 @@
-"""What a kernel knows of its trees and no event reports."""
+"""The activity of the trees of a kernel, as far as no event reports it."""
 
 from __future__ import annotations
 
