@@ -15,8 +15,8 @@ from typing import Final
 
 from starlette.datastructures import Headers
 
-from ramet.core.authority import AUTHORITY
 from ramet.services.http.responses import Refusal
+from ramet.wire.authority import AUTHORITY
 
 LOOPBACK: Final = frozenset({"127.0.0.1", "localhost", "[::1]"})
 _SHOWN: Final = 80  #: characters of a refused header

@@ -80,7 +80,7 @@ _STATUS_BY_ERROR: Final = {
 
 
 class ActTarget(NamedTuple):
-    """What a request acts on: a run, or an approval."""
+    """The target of a request: a run, or an approval."""
 
     endpoint: Endpoint[Any]
     name: str

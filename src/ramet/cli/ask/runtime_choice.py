@@ -1,4 +1,4 @@
-"""The runtime of `ramet ask`: with the journal of the folder, so that other commands see the question and can steer it."""
+"""The runtime of `ramet ask`: with the journal of the folder, so that other commands see and steer the question."""
 
 from __future__ import annotations
 

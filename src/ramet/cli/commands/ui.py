@@ -20,11 +20,11 @@ from ramet.cli.render.sanitize import one_line
 from ramet.cli.signals import Interrupts
 from ramet.cli.sources.choose import SERVER
 from ramet.cli.sources.server import key_in
-from ramet.core.authority import checked_authority
 from ramet.core.errors import InvalidValue, MissingExtra
 from ramet.web.folder_api import FolderApi
 from ramet.web.forwarding_api import ForwardingApi
 from ramet.web.ui_server import UiServer
+from ramet.wire.authority import checked_authority
 
 try:
     from ramet.web.folder_api import FolderApi

@@ -17,7 +17,6 @@ from importlib.metadata import entry_points
 from typing import Any, Final, get_args
 from urllib.parse import urlsplit
 
-from ramet.core.authority import checked_authority
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.ids import checked_name
 from ramet.core.policy import rights
@@ -34,6 +33,7 @@ from ramet.services.config.settings import (
     TcpAddress,
     UnixSocket,
 )
+from ramet.wire.authority import checked_authority
 
 #: The backend that needs more settings than a name (`ramet.services.config.kubernetes`).
 KUBERNETES: Final = "kubernetes"

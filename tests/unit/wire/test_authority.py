@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ramet.core.authority import checked_authority
 from ramet.core.errors import InvalidValue
+from ramet.wire.authority import checked_authority
 
 
 def test_a_host_may_have_a_port_and_nothing_else() -> None:
