@@ -42,8 +42,9 @@ function useRoute() {
 }
 
 /** A part of the page that can fail without the rest: agents and servers may send what it does not expect. */
-function Guard({children}) {
+function Guard({tab, children}) {
   const [error, retry] = useErrorBoundary();
+  useEffect(() => void (error && retry()), [tab]); // Another part of the view may be drawn.
   return error ? html`<p class="trouble page" role="alert">This view cannot be drawn: ${brief(error?.message ?? error, 200)}.
     <button type="button" class="quiet" onClick=${retry}>Try again</button></p>` : children;
 }
@@ -98,7 +99,7 @@ function App({token}) {
       <${Connection} state=${connection} about=${about} />
       <button type="button" class="quiet" aria-label="Keys" title="Keys ( ? )" onClick=${() => setDialog({help: true})}>?</button></header>
     <${Gone} state=${connection} since=${goneSince} />
-    <main><${Guard} key=${`${view}/${id}/${tab}`}>${view === "run" ? html`<${RunView} key=${id} page=${page} id=${id} tab=${tab} />`
+    <main><${Guard} key=${`${view}/${id}`} tab=${tab}>${view === "run" ? html`<${RunView} key=${id} page=${page} id=${id} tab=${tab} />`
       : view === "inbox" ? html`<${Inbox} page=${page} />`
       : view === "agents" ? html`<${AgentLists} page=${page} />`
       : view === "schedules" ? html`<${Schedules} page=${page} />`

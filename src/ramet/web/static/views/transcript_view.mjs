@@ -5,7 +5,7 @@ import {brief, startOf} from "../data/text.mjs";
 import {LongWords, RunLink, Words} from "./words.mjs";
 
 const FIRST = 200;
-const ROLES = {human: "Prompt", ai: "Agent", system: "System"};
+const ROLES = {__proto__: null, human: "Prompt", ai: "Agent", system: "System"};
 
 function Blocks({blocks}) {
   return blocks.map((each) => (each.kind === "text" ? html`<${LongWords} text=${each.text} />`
