@@ -1,6 +1,6 @@
 // An act on a run: asks once, names what it will end or change, sends it, and shows the receipt.
-import {html, useEffect, useRef, useState} from "../html.mjs";
-import {runPath} from "../data/api.mjs";
+import {html, useEffect, useMemo, useRef, useState} from "../html.mjs";
+import {newKey, runPath} from "../data/api.mjs";
 import {plural} from "../data/format.mjs";
 import {limitsOf} from "../tree/limits.mjs";
 import {shownPath} from "../tree/state.mjs";
@@ -99,13 +99,14 @@ export function Dialog({title, onClose, children}) {
 export function ActDialog({page, act: name, row, onClose}) {
   const act = ACTS[name] ?? name;
   const [values, set] = useState(act.values ?? {}), [state, setState] = useState({kind: "asks"});
+  const key = useMemo(newKey, [values]); // After a lost answer, the same act is not done again.
   const fields = typeof act.fields === "function" ? act.fields(row) : act.fields;
   const send = async (event) => {
     event.preventDefault();
     setState({kind: "sends"});
     try {
       const path = act.url ?? runPath(row.id, act.path);
-      setState({kind: "sent", answer: (await page.api.post(path, act.body(values))) ?? {}});
+      setState({kind: "sent", answer: (await page.api.post(path, act.body(values), {key})) ?? {}});
     } catch (error) {
       setState({kind: "failed", error});
     }

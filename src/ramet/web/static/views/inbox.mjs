@@ -1,7 +1,6 @@
 // The inbox: every question of a run to a person and every run that waits at a limit, of all trees, the oldest first.
 import {html, useState} from "../html.mjs";
 import {count, dateAndTime, duration, money} from "../data/format.mjs";
-import {asText} from "../data/text.mjs";
 import {useLoaded, useNow, useRows} from "./hooks.mjs";
 import {waitingCount} from "../tree/state.mjs";
 import {LongWords, RunLink, Trouble, Words} from "./words.mjs";
@@ -9,14 +8,19 @@ import {LongWords, RunLink, Trouble, Words} from "./words.mjs";
 const AGAIN_MS = 5_000;
 // Names of arguments in which tools that write get the old and the new text.
 const OLD = ["old_string", "old_text", "old"], NEW = ["new_string", "new_text", "new", "content"];
-const first = (args, names) => names.map((each) => args[each]).find((each) => typeof each === "string");
+const MOST = 100; //: arguments that are shown one by one
+const first = (args, names) => names.find((each) => Object.hasOwn(args, each) && typeof args[each] === "string");
 
-function Change({args}) {
-  const before = first(args, OLD), after = first(args, NEW);
-  if (after === undefined) return null;
-  return html`<h3>What it writes</h3><div class="diff">
-    ${before !== undefined && html`<del><${LongWords} text=${before} first=${2000} isCode /></del>`}
-    <ins><${LongWords} text=${after} first=${2000} isCode /></ins></div>`;
+/** All arguments, each with its name: no argument, which the model chose, can fold or push away another one. */
+function Arguments({args}) {
+  const after = first(args, NEW), before = after && first(args, OLD);
+  const names = Object.keys(args).filter((each) => each !== after && each !== before);
+  return html`${names.length > 0 && html`<h3>Arguments</h3><dl class="arguments">${names.slice(0, MOST).map((each) => html`<dt><${Words} text=${each} most=${100} /></dt>
+      <dd><${LongWords} text=${args[each]} first=${2000} isCode /></dd>`)}</dl>`}
+    ${names.length > MOST && html`<p class="high">and ${names.length - MOST} more arguments: all of them</p><${LongWords} text=${args} first=${2000} isCode />`}
+    ${after && html`<h3>What it writes (<${Words} text=${after} />)</h3><div class="diff">
+      ${before && html`<del><${LongWords} text=${args[before]} first=${2000} isCode /></del>`}
+      <ins><${LongWords} text=${args[after]} first=${2000} isCode /></ins></div>`}`;
 }
 
 function Limit({limit}) {
@@ -45,7 +49,7 @@ function Ask({page, ask, onAnswer}) {
     ${ask.tool && html`<p>Tool: <b><${Words} text=${ask.tool} most=${100} /></b></p>`}
     ${ask.question && html`<${LongWords} text=${ask.question} first=${1500} />`}
     ${ask.limit && html`<${Limit} limit=${ask.limit} />`}
-    ${ask.args && Object.keys(ask.args).length > 0 && html`<${Change} args=${ask.args} /><details open=${first(ask.args, NEW) === undefined}><summary>Arguments</summary><${LongWords} text=${asText(ask.args)} first=${2000} isCode /></details>`}
+    ${ask.args && Object.keys(ask.args).length > 0 && html`<${Arguments} args=${ask.args} />`}
     <${Trouble} error=${error} />
     ${page.about.read_only ? html`<p class="soft">read-only</p>` : html`<form class="toolbar" onSubmit=${(event) => event.preventDefault()}>
       <input aria-label="Reason, which the model reads" placeholder="Reason, which the model reads" dir="auto" value=${reason} onInput=${(event) => setReason(event.target.value)} />
@@ -71,6 +75,6 @@ export function Inbox({page}) {
     ${open.slice(0, 200).map((each) => html`<${Ask} key=${each.id} page=${page} ask=${each} onAnswer=${onAnswer} />`)}
     ${open.length > 200 && html`<p class="soft">and ${open.length - 200} more; they appear as these are answered.</p>`}
     ${answered.length > 0 && html`<section aria-label="Receipts"><h2>Answered in this tab</h2><ul class="paths" role="status">${answered.map((each) => html`<li key=${each.id}>
-      <b>${each.allowed ? "Allowed" : "Denied"}</b> <${Words} text=${each.path} /> ${each.tool} <span class="soft">${dateAndTime(each.at)}</span> ${each.reason && html`<${Words} text=${each.reason} />`}</li>`)}</ul></section>`}
+      <b>${each.allowed ? "Allowed" : "Denied"}</b> <${Words} text=${each.path} /> <${Words} text=${each.tool} most=${100} /> <span class="soft">${dateAndTime(each.at)}</span> ${each.reason && html`<${Words} text=${each.reason} />`}</li>`)}</ul></section>`}
   </div>`;
 }

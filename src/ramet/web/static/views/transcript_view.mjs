@@ -1,11 +1,11 @@
 // A transcript on the page. Only the newest items are drawn at first; tool calls and thinking are folded.
 import {html, useState} from "../html.mjs";
 import {clock, duration, money, plural} from "../data/format.mjs";
-import {asText, brief} from "../data/text.mjs";
+import {brief, startOf} from "../data/text.mjs";
 import {LongWords, RunLink, Words} from "./words.mjs";
 
 const FIRST = 200;
-const ROLES = {human: "Prompt", ai: "Agent", system: "System"};
+const ROLES = {__proto__: null, human: "Prompt", ai: "Agent", system: "System"};
 
 function Blocks({blocks}) {
   return blocks.map((each) => (each.kind === "text" ? html`<${LongWords} text=${each.text} />`
@@ -16,7 +16,7 @@ function Call({call}) {
   const [isOpen, setOpen] = useState(false);
   const status = call.isOpen ? "under way" : call.status ?? "no answer yet";
   return html`<details class=${`call ${call.status && call.status !== "ok" ? "bad" : ""}`} onToggle=${(event) => setOpen(event.currentTarget.open)}>
-    <summary><b><${Words} text=${call.tool} most=${60} /></b> <span class="soft"><${Words} text=${asText(call.args).slice(0, 400)} most=${110} /></span>
+    <summary><b><${Words} text=${call.tool} most=${60} /></b> <span class="soft"><${Words} text=${startOf(call.args)} most=${110} /></span>
       <span class="status">${brief(status, 30)}${call.elapsed_ms ? ` ${duration(call.elapsed_ms) === "0s" ? `${Math.round(call.elapsed_ms)} ms` : duration(call.elapsed_ms)}` : ""}</span></summary>
     ${isOpen && html`<h3>Arguments</h3><${LongWords} text=${call.args} isCode />
       <h3>Result</h3>${call.result ? call.result.map((each) => html`<${LongWords} text=${each.text} isCode />`)
