@@ -280,18 +280,22 @@ class AgentRuntime(RecordedRuntime):
         limits: Limits | None = None,
         gate: SafetyGate | None = None,
         branch: bool = False,
+        policy: Policy | None = None,
+        root: str = "",
     ) -> Handle:
         """Start a tree with the messages of an old run up to the event numbered `at`, or with all of them.
 
         The old run, active or ended, is not affected. Both runs then work on the newest state of their agent; with
-        `branch`, the new run works on a branch of the state as of that event, as with `fork_of` of `spawn`. A fork of a
-        tree with a gate has a gate: the given `gate`, or the gate of the tree, if the tree is here. Raises Unknown for
-        a run that is not recorded, DefinitionMissing for a needed object that is not supplied, InvalidValue for a run
-        without a conversation.
+        `branch`, the new run works on a branch of the state as of that event, as with `fork_of` of `spawn`. With a
+        `policy`, the new run works in a sandbox. `root` is the id of the new run, made by `mint`.
+
+        A fork of a tree with a gate has a gate: the given `gate`, or the gate of the tree, if the tree is here. Raises
+        Unknown for a run that is not recorded, DefinitionMissing for a needed object that is not supplied, InvalidValue
+        for a run without a conversation.
         """
         gate = gate or self._gate_of(run)
         supplied = resolve_inputs(llm=llm, tools=tools, agents=agents, gate=gate)
-        point, root = await self._fork_point(run, at, supplied), self.mint()
+        point, root = await self._fork_point(run, at, supplied), root or self.mint()
         if self.journal is not None and not branch:
             await share_files(self.journal, root, point.messages)
         return await self.spawn(
@@ -301,6 +305,7 @@ class AgentRuntime(RecordedRuntime):
             agents=self.open_project(point.cwd, supplied.agents),
             cwd=point.cwd,
             limits=limits,
+            policy=policy,
             history=() if branch else point.messages,
             gate=gate,
             state_owner=point.state_owner,

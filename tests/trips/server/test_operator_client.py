@@ -364,14 +364,14 @@ async def test_only_the_operator_uses_kernel_operations(echo_server: EchoServer)
     _, team = await echo_server.team()
     _, nonce = await echo_server.agent()
     bodies: dict[str, Any] = {"answer_approval": {"allowed": True}, "send_run": {"text": "x"}, "stop_run": {},
-                              "keep_run": {}, "raise_limits": {"add": {"usd": 1}},
+                              "keep_run": {}, "fork_run": {"prompt": "x"}, "raise_limits": {"add": {"usd": 1}},
                               "add_schedule": {"agent": "a", "in_s": 0},
                               "put_policy": {"policy": {}, "expected": 0}}  # fmt: skip
     for operation in (*runs.OPERATIONS, *schedules.OPERATIONS, *states.OPERATIONS, *safety.OPERATIONS):
         endpoint = operation.endpoint
         for real in (True, False):
             names = {"run": handle.id, "approval": question.id} if real else {"run": "run-0", "approval": "0"}
-            path = endpoint.path.format(**names, schedule="none", policy="house")
+            path = endpoint.path.format(**names, schedule="none", policy="house", blob="none")
             for key in (team, nonce):
                 answer = await echo_server.ask(endpoint.method, path, key, json=bodies.get(endpoint.id))
                 problem = answer.json()

@@ -9,6 +9,7 @@ import zlib
 from ramet.web.static_files import FOLDER, static_files
 
 STATIC_IMPORT = re.compile(r"""^(?:import|export)\b(?:[^;]*?from)? "([^"]+)";""", re.MULTILINE)
+PRELOADED = re.compile(r"""rel="modulepreload" href="([^"]+)\"""")
 MAX_FIRST = 100_000  #: bytes of the scripts that the page loads before its first drawing
 MAX_COMPRESSED = 60_000  #: bytes of all scripts, compressed one by one as in a wheel
 MAX_LINES = 300
@@ -45,5 +46,7 @@ def test_scripts_stay_small() -> None:
 
     assert {"vendor/preact.mjs", "views/tree_table.mjs"} <= first
     assert "views/run_view.mjs" not in first
+    # The browser asks for all of them at once, and not for one after the other as it finds their imports.
+    assert set(PRELOADED.findall((FOLDER / "index.html").read_text())) == first - {"app.mjs"}
     assert sum(len((FOLDER / name).read_bytes()) for name in first) < MAX_FIRST
     assert sum(len(zlib.compress(text.encode(), 9)) for text in all_scripts.values()) < MAX_COMPRESSED

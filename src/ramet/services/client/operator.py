@@ -136,6 +136,36 @@ class OperatorClient:
             )
         ).mail
 
+    async def fork(
+        self,
+        id: str,
+        prompt: str,
+        *,
+        at: int | None = None,
+        branch: bool = False,
+        limits: Mapping[str, float] | None = None,
+        policy: Policy | None = None,
+        idempotency_key: str | None = None,
+    ) -> str:
+        """Start a tree with the messages of a run up to the event numbered `at`, and return the id of its root.
+
+        With `branch` it works on a branch of the state as of that event; without a `policy`, in a sandbox if the run
+        did, or has tools. Raises Unknown, InvalidValue, SpawnRefused, and DefinitionMissing for a model or tool that
+        the server does not have.
+        """
+        return (
+            await self._transport.call(
+                endpoints.FORK_RUN,
+                id,
+                idempotency_key=idempotency_key,
+                prompt=prompt,
+                at=at,
+                branch=branch,
+                limits=limits,
+                policy=policy,
+            )
+        ).run
+
     async def stop(self, id: str, reason: str = "") -> Stopped:
         """Stop a run and all runs below it, and wait until they have ended. Raises Unknown."""
         return await self._transport.call(endpoints.STOP_RUN, id, waits=True, reason=reason)

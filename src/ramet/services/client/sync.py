@@ -87,6 +87,7 @@ class SyncKernel:
     changes = iterating(OperatorClient.changes)
     events = iterating(OperatorClient.events)
     send = blocking(OperatorClient.send)
+    fork = blocking(OperatorClient.fork)
     stop = blocking(OperatorClient.stop)
     raise_limits = blocking(OperatorClient.raise_limits)
     pause = blocking(OperatorClient.pause)

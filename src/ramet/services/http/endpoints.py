@@ -43,6 +43,8 @@ from ramet.services.operator.contract import (
     AnswerApproval,
     ApprovalPage,
     EventOptions,
+    ForkedRun,
+    ForkRun,
     GatePolicy,
     GatePolicyPage,
     KeepTree,
@@ -132,6 +134,7 @@ GET_RUN = Endpoint("get_run", "GET", "/v1/runs/{run}", RunRow)
 RUN_TREE = Endpoint("run_tree", "GET", "/v1/runs/{run}/tree", RunPage, query=Paging)
 RUN_EVENTS = Endpoint("run_events", "GET", "/v1/runs/{run}/events", NoneType, query=EventOptions)
 SEND_RUN = Endpoint("send_run", "POST", "/v1/runs/{run}/mail", Sent, takes=Mail)
+FORK_RUN = Endpoint("fork_run", "POST", "/v1/runs/{run}/fork", ForkedRun, takes=ForkRun)
 STOP_RUN = Endpoint("stop_run", "POST", "/v1/runs/{run}/stop", Stopped, takes=StopRun)
 RAISE_LIMITS = Endpoint("raise_limits", "POST", "/v1/runs/{run}/limits", RaisedLimits, takes=RaiseLimits)
 PAUSE_RUN = Endpoint("pause_run", "POST", "/v1/runs/{run}/pause", PausedRuns, takes=PauseRun)

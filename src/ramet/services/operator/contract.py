@@ -121,6 +121,26 @@ class RaisedLimits(Struct, kw_only=True):
     limits: dict[str, Any]
 
 
+class ForkRun(BaseRequest):
+    """Start a tree with the messages of a run, up to the event numbered `at` of its tree, or with all of them.
+
+    With `branch`, the new run works on a branch of the state as of that event. Without a `policy` it works in a sandbox
+    if the run did, and if it has tools.
+    """
+
+    prompt: str
+    at: Annotated[int, Meta(ge=1, le=2**53)] | None = None
+    branch: bool = False
+    limits: dict[str, int | float] = field(default_factory=dict)
+    policy: Policy | None = None
+
+
+class ForkedRun(Struct, kw_only=True):
+    """The new root, which has begun."""
+
+    run: str
+
+
 class PauseRun(BaseRequest):
     """Pause a run and all below it: nothing new begins. With `now`, what they do is cut."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
+from typing import Any
 
 from msgspec import convert
 
@@ -20,6 +22,8 @@ from ramet.services.operator.changes import ChangeOptions
 from ramet.services.operator.contract import (
     Approval,
     ApprovalPage,
+    ForkedRun,
+    ForkRun,
     KeptTree,
     Paging,
     PausedRuns,
@@ -54,7 +58,7 @@ class KernelViews:
         agent_paths: AgentPaths,
     ) -> None:
         """Use `journal`, the open journal of the runtime. `is_elsewhere` returns whether another kernel runs a tree."""
-        self._store = journal.store
+        self._store, self._runtime, self._rules = journal.store, runtime, rules
         self._steering = OperatorControl(journal.users, journal.store)
         self.runs = RunViews(journal, self._steering, is_elsewhere, agent_paths)
         activity = KernelActivity(journal, self._steering, is_elsewhere, agent_paths)
@@ -93,6 +97,41 @@ class KernelViews:
         except Unknown:
             raise await self._gone(run) from None
         return Stopped(stopped=list(receipt.stopped), left=list(receipt.left))
+
+    async def fork(self, run: str, request: ForkRun, root: str, *, may_exist: bool = False) -> ForkedRun:
+        """Start a tree with the messages of a run, and return its root, which has the id `root` if that is not empty.
+
+        With `may_exist`, a root of that id that is recorded is returned. Raises Unknown, InvalidValue, SpawnRefused,
+        and DefinitionMissing for a model or tool that this server does not have.
+        """
+        if may_exist and await self._store.read(run=root, limit=1):
+            return ForkedRun(run=root)
+        replay = (await self.runs.replay(run)).runs[run]
+        spawn_event = replay.spawn_event
+        self._rules.check_model("run", spawn_event.model)
+        self._rules.check_tools("run", spawn_event.tools)
+        needs_sandbox = replay.was_sandboxed or bool(spawn_event.tools)
+        policy = self._rules.policy_of(request.policy, needs_sandbox=needs_sandbox)
+        self._rules.grant_of(policy)
+        handle = await self._runtime.fork(
+            run,
+            request.prompt,
+            at=request.at,
+            llm=self._model_of(run),
+            limits=limits_from(request.limits),
+            branch=request.branch,
+            policy=policy,
+            root=root,
+        )
+        await handle.run.context.wait_persisted()
+        return ForkedRun(run=handle.id)
+
+    def _model_of(self, run: str) -> Any:
+        """Return the model of an active run if it is an object, which its record cannot name."""
+        with suppress(Unknown):
+            model = self._steering.find(run).run.agent.model
+            return None if isinstance(model, str) else model
+        return None
 
     async def raise_limits(self, run: str, request: RaiseLimits) -> RaisedLimits:
         """Add to the limits of a run.

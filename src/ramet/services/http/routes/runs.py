@@ -7,6 +7,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from ramet.core.ids import run_id
 from ramet.host.control.run_queries import RunRow
 from ramet.services.http import endpoints
 from ramet.services.http.endpoints import BYTES
@@ -20,6 +21,8 @@ from ramet.services.operator.contract import (
     AnswerApproval,
     ApprovalPage,
     EventOptions,
+    ForkedRun,
+    ForkRun,
     KeepTree,
     KeptTree,
     Paging,
@@ -99,6 +102,22 @@ async def _events(call: RequestContext) -> EventStream:
 async def _send(call: RequestContext) -> Sent:
     kernel, mail = call.kernel("run"), await call.json(Mail)
     return await kernel.send(call.path("run"), mail.text, mail.dedupe_s)
+
+
+@OPERATIONS.add(
+    endpoints.FORK_RUN,
+    "Start a tree with the messages of a run, active or ended, up to an event of its tree",
+    repetition="found",
+    look_at="the list of runs",
+    begins=True,
+    of="run",
+    status=201,
+    refuses=(403, 409),
+)
+async def _fork(call: RequestContext) -> ForkedRun:
+    kernel, request, attempt = call.kernel("run"), await call.json(ForkRun), call.attempt
+    root = run_id(attempt.entropy(8)) if attempt is not None else ""
+    return await kernel.fork(call.path("run"), request, root, may_exist=attempt is not None and attempt.is_repeated)
 
 
 @OPERATIONS.add(
