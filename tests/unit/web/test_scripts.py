@@ -10,7 +10,7 @@ from ramet.web.static_files import FOLDER, static_files
 
 STATIC_IMPORT = re.compile(r"""^(?:import|export)\b(?:[^;]*?from)? "([^"]+)";""", re.MULTILINE)
 PRELOADED = re.compile(r"""rel="modulepreload" href="([^"]+)\"""")
-MAX_FIRST = 100_000  #: bytes of the scripts that the page loads before its first drawing
+MAX_FIRST = 80_000  #: bytes of the scripts that the page loads before its first drawing
 MAX_COMPRESSED = 60_000  #: bytes of all scripts, compressed one by one as in a wheel
 MAX_LINES = 300
 #: Ways by which a text becomes HTML, a script, or the address of one.

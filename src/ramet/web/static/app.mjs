@@ -22,11 +22,11 @@ const later = (load, name) => {
 };
 const RunView = later(() => import("./views/run_view.mjs"), "RunView");
 const Inbox = later(() => import("./views/inbox.mjs"), "Inbox");
-const AgentLists = later(() => import("./views/agent_lists.mjs"), "AgentLists");
-const Schedules = later(() => import("./views/records.mjs"), "Schedules");
-const Passages = later(() => import("./views/records.mjs"), "Passages");
-const ActDialog = later(() => import("./views/act_dialog.mjs"), "ActDialog");
-const Help = later(() => import("./views/help.mjs"), "Help");
+const AgentLists = later(() => import("./views/lists.mjs"), "AgentLists");
+const Schedules = later(() => import("./views/lists.mjs"), "Schedules");
+const Passages = later(() => import("./views/lists.mjs"), "Passages");
+const ActDialog = later(() => import("./views/dialogs.mjs"), "ActDialog");
+const Help = later(() => import("./views/dialogs.mjs"), "Help");
 
 const route = () => location.hash.replace(/^#\/?/, "").split("/").map((each) => decodeURIComponent(each));
 
