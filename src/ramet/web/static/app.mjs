@@ -76,6 +76,8 @@ function App({token}) {
     return () => removeEventListener("keydown", hear);
   }, []);
 
+  useEffect(() => setDialog(null), [view, id]); // A link in a receipt leads to another view.
+
   if (locked) return html`<${Locked} reason=${locked} />`;
   const page = {
     api, rows, about, ended, setEnded,
