@@ -197,7 +197,7 @@ async def test_a_message_reaches_a_run_and_the_slider_shows_what_was_before(page
 
 
 async def test_a_fork_from_a_message_is_a_new_tree(page: Page) -> None:
-    """The journal of the new run has the messages up to there, and the prompt of the dialog; the receipt leads to it."""
+    """The journal of the new run has the messages up to there and the prompt; the receipt leads to it."""
     async with shown_server(page.context) as (server, page_server):
         runtime = server.server.runtime
         plain = await runtime.spawn(Agent(name="plain", model="offline", tools=[]), "What is here?")

@@ -110,7 +110,8 @@ async def test_the_outline_folds_filters_and_sorts(modules: Page) -> None:
         old("y", "y", null, "2026-01-02T00:00:00Z"), old("yy", "y", "y"), old("yyy", "y", "yy")]});
       const past_ids = (options) => outline(past, options).map((each) => each.id);
       return {
-        past: past_ids(), folded: past_ids({folds: new Map([["y", false]])}), usual: ids(), group: ids({folds: new Map([["ended main", true], ["b", false]])}),
+        past: past_ids(), folded: past_ids({folds: new Map([["y", false]])}),
+        usual: ids(), group: ids({folds: new Map([["ended main", true], ["b", false]])}),
         found: ids({fits: filterOf({words: "BB worker"})}), none: ids({fits: filterOf({words: "nothing"})}),
         sorted: ids({compare: comparisonOf("usd", true)}),
       };
