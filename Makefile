@@ -42,7 +42,7 @@ CLUSTER := etcd:etcd-server containerd:containerd runc:runc docker-registry:dock
   iptables:iptables conntrack:conntrack ip:iproute2 jq:jq curl:curl openssl:openssl xz:xz-utils gcc:gcc kubectl:kubernetes-client \
   /usr/lib/cni/bridge:containernetworking-plugins /usr/include/stdio.h:libc6-dev
 
-.PHONY: help setup tools cluster-tools demo lint check test test-kubernetes test-agents chaos mutants format bench bench-compare soak clean
+.PHONY: help setup python tools cluster-tools demo lint check test test-kubernetes test-agents chaos mutants format bench bench-compare soak clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -98,17 +98,19 @@ clean: ## remove what these targets made
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist
 	find src tests benchmarks examples -name __pycache__ -prune -exec rm -rf {} +
 
-$(READY): pyproject.toml constraints.txt
+python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "ramet needs Python 3.11 or newer and $(PYTHON) is not: make PYTHON=python3.11 …" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { $(call apt,python3-venv); }
+
+$(READY): pyproject.toml constraints.txt | python
 	@echo "== .venv: the packages of constraints.txt (a minute or two, once)"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,ui-test]'
 	@touch $@
 
-# Not beside the installation above, or each other: apt-get has one lock.
-tools: | $(READY)  # git for worktrees, ripgrep for the grep tool, bubblewrap for sandboxes, PostgreSQL for its journal, a registry and skopeo
+# One after the other, and beside pip: apt-get has one lock, and waits for the network as pip does.
+tools: | python  # git for worktrees, ripgrep for the grep tool, bubblewrap for sandboxes, PostgreSQL for its journal, a registry and skopeo
 # for images, curl for the lines of docs/services.md, Chromium for the page; tests say if one is missing
 	@missing=""; command -v git >/dev/null || missing="git"; command -v rg >/dev/null || missing="$${missing:+$$missing }ripgrep"; \
 	command -v bwrap >/dev/null || missing="$${missing:+$$missing }bubblewrap"; \

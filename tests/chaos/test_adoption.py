@@ -20,6 +20,7 @@ from tests.chaos.functions import FOUND, RUNS
 from tests.chaos.kernels import inheriting_orphans, start
 from tests.chaos.program import bearing
 from tests.chaos.talking import CALLS, CONVERSED, NOTED
+from tests.support.halved import halved
 
 pytestmark = [
     pytest.mark.skipif(os.getuid() != 0, reason="only root can be another machine"),
@@ -36,7 +37,7 @@ MOMENTS = (
 )
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", halved(MOMENTS))
 async def test_the_next_kernel_adopts_active_sandboxes_and_repeats_no_run(moment: str, tmp_path: pathlib.Path) -> None:
     """The next kernel adopts each active sandbox and spawns each run once, wherever the first kernel was killed."""
     with inheriting_orphans():
@@ -71,7 +72,7 @@ TALKS = (
 )
 
 
-@pytest.mark.parametrize("moment", TALKS)
+@pytest.mark.parametrize("moment", halved(TALKS))
 async def test_an_adopted_conversation_continues_in_its_process(moment: str, tmp_path: pathlib.Path) -> None:
     """An adopted conversation continues in its process.
 
@@ -107,14 +108,16 @@ def _is_note(event: MessageRecorded) -> bool:
 
 @pytest.mark.parametrize(
     "moment",
-    [
-        "after:approval_asked:1",
-        "after:approval_answered:1",
-        "after:tool_started:5",
-        "before:compacted:1",
-        "after:compacted:1",
-        "after:message_recorded:13",
-    ],
+    halved(
+        [
+            "after:approval_asked:1",
+            "after:approval_answered:1",
+            "after:tool_started:5",
+            "before:compacted:1",
+            "after:compacted:1",
+            "after:message_recorded:13",
+        ]
+    ),
 )
 async def test_the_next_kernel_knows_denials_counts_and_compaction(moment: str, tmp_path: pathlib.Path) -> None:
     """The next kernel of a conversation knows its denials, approvals, counted calls and compaction."""

@@ -18,6 +18,7 @@ from ramet.core.events import Event, RunEnded, RunSpawned, decode
 from ramet.store.contract import Store
 from ramet.store.postgres import PostgresStore
 from ramet.store.sqlite.store import SqliteStore
+from tests.support.halved import halved
 from tests.support.postgres import Server, fresh_schema, postgres
 
 __all__ = ["postgres"]  # fixtures are used by their names
@@ -130,7 +131,7 @@ async def test_a_composition_resumes_from_postgresql(tmp_path: pathlib.Path, pos
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("at", range(2, EVENTS))
+@pytest.mark.parametrize("at", halved(range(2, EVENTS)))
 async def test_a_composition_resumes_after_a_kill_at_any_event(tmp_path: pathlib.Path, at: int) -> None:
     """The process is killed after each event of its run."""
     await kill_and_resume(tmp_path, SqliteStore(tmp_path / "journal.db"), "mixed", [at])

@@ -250,8 +250,8 @@ async def test_a_notice_arrives_once_despite_a_kill(make_store: MakeStore) -> No
         turn = asyncio.create_task(session.ask("go"))
         await eventually(lambda: gate.calls == 2)
         await eventually(lambda: any(view.state == "completed" for view in session.runs()))
-        turn.cancel()
         root = session.id
+    await asyncio.wait({turn})
 
     model = ScriptedModel({"": ["one is told", "two is told", "done"], "slow": ["s"]})
     async with AgentRuntime(store=make_store()) as runtime:

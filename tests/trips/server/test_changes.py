@@ -108,7 +108,11 @@ async def test_rows_follow_the_listing_and_resume_by_cursor(echo_server: EchoSer
 
     async with aclosing(kernel.changes(interval_ms=50)) as changes:
         await picture.read_until_equal(changes, tree, lambda: "main/writer" in picture.ended_paths)
-    cursor, (payer, writer) = picture.cursor, [each.id for each in picture.rows.values() if each.parent]
+    payer, writer = (
+        next(id for id, row in picture.rows.items() if row.path == f"main/{n}") for n in ("payer", "writer")
+    )
+    await eventually(lambda: feed.live is None)
+    cursor = (await first(kernel.changes())).cursor  # Nothing happens now: it is behind all that was recorded.
     assert picture.rows[payer].waits_for == "person"
 
     async with aclosing(kernel.changes(run=payer)) as of_payer:
@@ -123,6 +127,8 @@ async def test_rows_follow_the_listing_and_resume_by_cursor(echo_server: EchoSer
             picture.take(resumed)
             await picture.read_until_equal(changes, tree, lambda: "main" in picture.ended_paths)
     await eventually(lambda: feed.live is None)
+    journal = echo_server.server.runtime.journal
+    await eventually(lambda: journal is not None and handle.id not in journal.living)
 
     def read_blocking() -> RunChanges:
         with ramet.connect(echo_server.server.listen_address) as blocking:
