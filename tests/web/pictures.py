@@ -137,7 +137,7 @@ async def _draw(link: str, folder: Path, run: str) -> None:
         for scheme, name in (("light", "page-trees.png"), ("dark", "page-trees-dark.png")):
             await _picture(browser, link, folder / name, "changes", "#/", scheme=scheme, height=420)
         await _picture(browser, link, folder / "page-run.png", "The pool has", f"#/run/{run}", height=860)
-        await _picture(browser, link, folder / "page-inbox.png", "What it writes", "#/inbox", height=480)
+        await _picture(browser, link, folder / "page-inbox.png", "What it writes", "#/inbox", height=520)
         await browser.close()
 
 

@@ -92,6 +92,26 @@ async def test_rows_count_what_is_not_over_and_drop_what_is_gone(modules: Page) 
     ]
 
 
+async def test_a_tab_that_is_open_for_months_holds_a_bounded_number_of_ended_trees(modules: Page) -> None:
+    """Beyond a number of runs, the trees that ended first are dropped and counted; trees with open runs stay."""
+    result: dict[str, Any] = await modules.evaluate("""async () => {
+      const {Rows} = await import("/data/rows.mjs");
+      const rows = new Rows(100), at = (hour) => new Date(3.6e6 * hour).toISOString();
+      const row = (id, root, is_over, hour) => ({id, root, parent: id === root ? null : root, path: id, is_over,
+        state: is_over ? "completed" : "running", ended: is_over ? at(hour) : undefined});
+      rows.apply({runs: [row("open", "open", false), row("child", "open", true, 0)]});
+      for (let tree = 0; tree < 1000; tree += 1) {
+        rows.apply({runs: [row(`t${tree}`, `t${tree}`, false), row(`c${tree}`, `t${tree}`, true, tree)]});
+        rows.apply({runs: [row(`t${tree}`, `t${tree}`, true, tree)]});
+      }
+      const left = rows.roots.map((each) => each.id);
+      return {size: rows.nodes.size, first: left[0], last: left.at(-1), dropped: rows.dropped + left.length - 1};
+    }""")
+
+    assert result["size"] <= 100
+    assert (result["first"], result["last"], result["dropped"]) == ("open", "t999", 1000)
+
+
 async def test_the_outline_folds_filters_and_sorts(modules: Page) -> None:
     """Paths to open runs are unfolded, ended siblings are one line, a filter shows the way to what fits."""
     result: dict[str, Any] = await modules.evaluate("""async () => {

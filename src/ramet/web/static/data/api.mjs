@@ -9,6 +9,9 @@ export class Refusal extends Error {
   }
 }
 
+/** Return a key for one act. `randomUUID` is missing where the page came without TLS from another machine. */
+export const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (each) => each.toString(16).padStart(2, "0")).join("");
+
 export class Api {
   constructor(token, onLocked = () => {}) {
     Object.assign(this, {token, onLocked});
@@ -40,9 +43,8 @@ export class Api {
     return (await this.request("GET", path, options)).json();
   }
 
-  /** Send a POST once: a repetition with its key does nothing again. Return the receipt; null for an empty answer. */
-  async post(path, body, options = {}) {
-    const key = globalThis.crypto?.randomUUID?.();
+  /** Send a POST. Sent again with the same `key`, it does nothing again. Return the receipt; null for an empty answer. */
+  async post(path, body, {key = newKey(), ...options} = {}) {
     const answer = await this.request("POST", path, {body, key, ...options});
     const text = await answer.text();
     return text ? JSON.parse(text) : null;

@@ -1,6 +1,6 @@
 // Dialogs: an act asks once, names what it will end or change, and shows the receipt; the list of keys.
-import {html, useEffect, useRef, useState} from "../html.mjs";
-import {runPath} from "../data/api.mjs";
+import {html, useEffect, useMemo, useRef, useState} from "../html.mjs";
+import {newKey, runPath} from "../data/api.mjs";
 import {grouped, plural} from "../data/format.mjs";
 import {limitsOf} from "../tree/limits.mjs";
 import {shownPath} from "../tree/state.mjs";
@@ -20,6 +20,7 @@ const REASON = {name: "reason", label: "Reason (recorded)"};
 
 // By name, which is also the path unless there is a `path`; without `body` the fields are sent, without fields nothing.
 const ACTS = {
+  __proto__: null,
   stop: {
     title: "Stop", isDangerous: true, about: below("This ends"), fields: [REASON],
     receipt: ({stopped, left}) => html`${ended("Ended", stopped)}
@@ -77,13 +78,14 @@ const done = () => html`<div class="buttons"><button type="button" autofocus onC
 export function ActDialog({page, act: name, row, onClose}) {
   const act = ACTS[name] ?? name;
   const [values, set] = useState({}), [{kind, answer, error}, setState] = useState({kind: "asks"});
+  const key = useMemo(newKey, [values]); // After a lost answer, the same act is not done again.
   const fields = (typeof act.fields === "function" ? act.fields(row) : act.fields) ?? [];
   const send = async (event) => {
     event.preventDefault();
     setState({kind: "sends"});
     try {
       const body = act.body ? act.body(values) : fields.length ? values : undefined;
-      setState({kind: "sent", answer: (await page.api.post(act.url ?? runPath(row.id, `/${act.path ?? name}`), body)) ?? {}});
+      setState({kind: "sent", answer: (await page.api.post(act.url ?? runPath(row.id, `/${act.path ?? name}`), body, {key})) ?? {}});
     } catch (problem) {
       setState({kind: "failed", error: problem});
     }

@@ -35,10 +35,17 @@ export function useLoaded(load, inputs, every_ms = 0) {
   const [round, reload] = useReducer((value) => value + 1, 0);
   useEffect(() => {
     const end = new AbortController();
-    const once = () => load(end.signal).then(
-      (value) => end.signal.aborted || set({value, error: null}),
-      (error) => end.signal.aborted || set((old) => ({value: old.value, error})),
-    );
+    let isUnderWay = false; // A slow server is not asked again meanwhile: the connections of a browser are few.
+    const once = () => {
+      if (isUnderWay) return;
+      isUnderWay = true;
+      load(end.signal).then(
+        (value) => end.signal.aborted || set({value, error: null}),
+        (error) => end.signal.aborted || set((old) => ({value: old.value, error})),
+      ).finally(() => {
+        isUnderWay = false;
+      });
+    };
     once();
     const timer = every_ms ? setInterval(() => document.hidden || once(), every_ms) : 0;
     return () => (end.abort(), clearInterval(timer));

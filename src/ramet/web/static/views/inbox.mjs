@@ -3,18 +3,21 @@ import {html, useState} from "../html.mjs";
 import {count, dateAndTime, duration, grouped, money} from "../data/format.mjs";
 import {waitingCount} from "../tree/state.mjs";
 import {useLoaded, useNow, useRows} from "./hooks.mjs";
-import {code, Folded, list, none, prose, runLink, soft, trouble, words} from "./words.mjs";
+import {code, list, none, prose, runLink, soft, trouble, words} from "./words.mjs";
 
 const AGAIN_MS = 5_000;
 // Names of arguments in which tools that write get the old and the new text.
 const OLD = ["old_string", "old_text", "old"], NEW = ["new_string", "new_text", "new", "content"];
-const first = (args, names) => names.map((each) => args[each]).find((each) => typeof each === "string");
+const MOST = 100; //: arguments that are shown one by one
+const first = (args, names) => names.find((each) => Object.hasOwn(args, each) && typeof args[each] === "string");
 
-/** What a tool is called with; of one that writes, first the old and the new text. */
-function args(given) {
-  const before = first(given, OLD), after = first(given, NEW);
-  return html`${after !== undefined && html`<h3>What it writes</h3><div class="diff">${before !== undefined && html`<del>${code(before, 2000)}</del>`}<ins>${code(after, 2000)}</ins></div>`}
-    <${Folded} summary="Arguments" isOpen=${after === undefined} draw=${() => code(given, 2000)} />`;
+/** All arguments, each with its name: no argument, which the model chose, can fold or push away another one. */
+function shownArguments(args) {
+  const after = first(args, NEW), before = after && first(args, OLD);
+  const names = Object.keys(args).filter((each) => each !== after && each !== before);
+  return html`${names.length > 0 && html`<h3>Arguments</h3><dl class="arguments">${names.slice(0, MOST).map((each) => html`<dt>${words(each, 100)}</dt><dd>${code(args[each], 2000)}</dd>`)}</dl>`}
+    ${names.length > MOST && html`<p class="high">and ${names.length - MOST} more arguments: all of them</p>${code(args, 2000)}`}
+    ${after && html`<h3>What it writes (${words(after)})</h3><div class="diff">${before && html`<del>${code(args[before], 2000)}</del>`}<ins>${code(args[after], 2000)}</ins></div>`}`;
 }
 
 const limitLine = ({scope_run, scope, resource, asked, left, amount}) => html`<p>At the limit of ${runLink(scope_run, scope)}:
@@ -38,7 +41,7 @@ function Ask({page, ask, onAnswer}) {
       ${soft(html`${words(ask.agent, 60)} · asked ${duration(now - Date.parse(ask.asked_at))} ago · ${money(usd)} USD and ${count(input_tokens + output_tokens)} tokens so far`)}
       ${ask.deadline && html`<span class="high" title=${dateAndTime(ask.deadline)}>denied in ${duration(Math.max(0, Date.parse(ask.deadline) - now))}</span>`}</div>
     ${ask.tool && html`<p>Tool: <b>${words(ask.tool, 100)}</b></p>`}${ask.question && prose(ask.question, 1500)}${ask.limit && limitLine(ask.limit)}
-    ${ask.args && Object.keys(ask.args).length > 0 && args(ask.args)}${trouble(error)}
+    ${ask.args && Object.keys(ask.args).length > 0 && shownArguments(ask.args)}${trouble(error)}
     ${page.about.read_only ? none("read-only") : html`<form class="answer" onSubmit=${(event) => event.preventDefault()}>
       <input aria-label="Reason, which the model reads" placeholder="Reason, which the model reads" dir="auto" value=${reason} onInput=${(event) => setReason(event.target.value)} />
       ${answer(ask.limit ? "Allow, and add to the limit" : "Allow", true, "main")}${answer("Deny", false, "danger")}</form>`}

@@ -1,11 +1,11 @@
 // A transcript on the page. Only the newest items are drawn at first; tool calls and thinking are folded.
 import {html, useState} from "../html.mjs";
 import {clock, duration, grouped, money, plural} from "../data/format.mjs";
-import {asText, brief} from "../data/text.mjs";
+import {brief, startOf} from "../data/text.mjs";
 import {button, code, Folded, none, prose, runLink, soft, words} from "./words.mjs";
 
 const FIRST = 200;
-const ROLES = {human: "Prompt", ai: "Agent", system: "System"};
+const ROLES = {__proto__: null, human: "Prompt", ai: "Agent", system: "System"};
 
 const block = ({kind, label, text}) => (kind === "text" ? prose(text)
   : html`<${Folded} kind="thinking" summary=${kind === "thinking" ? "Thinking" : brief(label ?? "data", 40)} draw=${() => (kind === "thinking" ? prose : code)(text)} />`);
@@ -13,7 +13,7 @@ const block = ({kind, label, text}) => (kind === "text" ? prose(text)
 function call({tool, args, isOpen, status: known, elapsed_ms, result, preview, spilled, progress}) {
   const status = isOpen ? "under way" : known ?? "no answer yet";
   return html`<div><${Folded} kind=${`call ${known && known !== "ok" ? "bad" : ""}`}
-    summary=${html`<b>${words(tool, 60)}</b> ${soft(words(asText(args).slice(0, 400), 110))}<span class="status">${brief(status, 30)}${elapsed_ms ? ` ${duration(elapsed_ms)}` : ""}</span>`}
+    summary=${html`<b>${words(tool, 60)}</b> ${soft(words(startOf(args), 110))}<span class="status">${brief(status, 30)}${elapsed_ms ? ` ${duration(elapsed_ms)}` : ""}</span>`}
     draw=${() => html`<h2>Arguments</h2>${code(args)}<h2>Result</h2>${result?.map((each) => code(each.text)) ?? (preview ? code(preview) : none(status))}
       ${spilled && none(html`The whole result is in ${words(spilled)}`)}`} />
     ${progress && isOpen && none(html`${progress.done}${progress.total ? ` of ${progress.total}` : ""} ${words(progress.text ?? "")}`)}</div>`;

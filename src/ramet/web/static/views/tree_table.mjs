@@ -155,5 +155,5 @@ function Totals({rows, shown, fits}) {
     usd += row.subtree.usd;
   }
   return html`<span class="totals">${plural(rows.roots.length, "tree")}, ${plural(rows.nodes.size, "run")}, ${open.toLocaleString("en")} not ended,
-    ${` ${money(usd)} USD`}${fits ? ` · ${plural(shown, "line")} shown` : ""}</span>`;
+    ${` ${money(usd)} USD`}${fits ? ` · ${plural(shown, "line")} shown` : ""}${rows.dropped ? ` · the oldest ${plural(rows.dropped, "ended tree")} left out` : ""}</span>`;
 }
