@@ -6,7 +6,7 @@ import asyncio
 import pathlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, aclosing
 from typing import NamedTuple
 
 import httpx2
@@ -19,6 +19,7 @@ from ramet.services.client.errors import error_of
 from ramet.services.cluster.auth import FROM, PASS, PeerAuth
 from ramet.services.contract import SpawnedAgent
 from ramet.services.errors import InUse, Withdrawn
+from ramet.services.operator.changes import ChangedRow
 from tests.support import postgres
 from tests.support.kernels import TOKEN, Kernel, Kernels, kernels
 from tests.support.kernels_images import GREETER, greeting, image_of, spawn_greeter
@@ -205,8 +206,18 @@ async def test_a_forged_pass_opens_nothing(clients: ThreeClients, running_kernel
     assert response.status_code == 401, "a pass is no key"
 
 
+async def row_in_changes(client: Client, run: str, *, is_over: bool) -> ChangedRow:
+    """Follow the changes at a kernel until they show a run that has ended, or has not."""
+    async with aclosing(client.kernel.changes(interval_ms=50, ended=True)) as changes:
+        async for message in changes:
+            for row in message.runs:
+                if row.id == run and row.is_over == is_over:
+                    return row
+    raise AssertionError("a feed has no end")
+
+
 async def test_any_kernel_shows_and_stops_a_run(clients: ThreeClients, tmp_path: pathlib.Path) -> None:
-    """Each kernel shows the run of one kernel as running, and another kernel stops it."""
+    """Each kernel shows the run of one kernel as running, also in its feed of changes, and another one stops it."""
     team = await clients.one.create_team({"agents": 4})
     bob = await clients.one.spawn_agent(team.team.id, "bob", "slow", key=team.key)
     reader = Reader(clients.two, bob, counting(3, 2, tmp_path))
@@ -215,10 +226,13 @@ async def test_any_kernel_shows_and_stops_a_run(clients: ThreeClients, tmp_path:
     for each in clients:
         assert [row.state for row in await each.kernel.runs() if row.id == run] == ["running"]
         assert (await each.kernel.run(run)).state == "running"
+        assert (await row_in_changes(each, run, is_over=False)).state == "running"
     with pytest.raises(Unknown):
         await clients.two.kernel.run("nobody")
+    ends = [asyncio.create_task(row_in_changes(each, run, is_over=True)) for each in clients]
     await clients.two.kernel.stop(run, "enough")
     await reader.done
+    assert {(await each).state for each in ends} == {"cancelled"}
     assert reader.chunks[-1].kind == "error"
 
 
