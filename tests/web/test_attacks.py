@@ -253,7 +253,7 @@ async def test_a_folder_with_a_journal_that_is_none_says_so(tmp_path: Path) -> N
                 assert (answer.status, fault in json.loads(answer.body)["detail"]) == (500, True), answer
 
     with short_folder() as folder:
-        path = folder / "s"
+        address = folder / "s"
 
         async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -261,8 +261,8 @@ async def test_a_folder_with_a_journal_that_is_none_says_so(tmp_path: Path) -> N
             writer.write(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
             writer.close()
 
-        async with await asyncio.start_unix_server(refuse, path):
-            async with ForwardingApi(str(path)) as forwarding, UiServer(forwarding, "a folder") as server:
+        async with await asyncio.start_unix_server(refuse, address):
+            async with ForwardingApi(str(address)) as forwarding, UiServer(forwarding, "a folder") as server:
                 answer = await ask(server, "GET /v1/runs")
         assert (answer.status, "does not accept this key" in json.loads(answer.body)["detail"]) == (502, True), answer
 

@@ -3,7 +3,7 @@ import {unescaped} from "./text.mjs";
 
 const NAME = "ramet-token";
 
-/** Take the token out of the address, so that no history, bookmark or screenshot has it. */
+/** Take the token out of the address, so that no bookmark, screenshot or way back has it; browsers keep the link itself. */
 export function takeToken(place = location, storage = sessionStorage) {
   const match = /^#token=([^&]+)/.exec(place.hash);
   if (match) {
