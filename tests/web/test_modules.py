@@ -124,13 +124,21 @@ async def test_the_outline_folds_filters_and_sorts(modules: Page) -> None:
       rows.apply({runs: [row("main", null, false), row("a", "main", false, 1), row("aa", "a", true),
         row("b", "main", false, 5), row("bb", "b", false), ...ended]});
       const ids = (options) => outline(rows, options).map((each) => "-".repeat(each.depth) + each.id);
+      const past = new Rows();
+      const old = (id, root, parent, born) => ({...row(id, parent, true), root, born});
+      past.apply({runs: [old("x", "x", null, "2026-01-01T00:00:00Z"), old("xx", "x", "x"),
+        old("y", "y", null, "2026-01-02T00:00:00Z"), old("yy", "y", "y"), old("yyy", "y", "yy")]});
+      const past_ids = (options) => outline(past, options).map((each) => each.id);
       return {
+        past: past_ids(), folded: past_ids({folds: new Map([["y", false]])}),
         usual: ids(), group: ids({folds: new Map([["ended main", true], ["b", false]])}),
         found: ids({fits: filterOf({words: "BB worker"})}), none: ids({fits: filterOf({words: "nothing"})}),
         sorted: ids({compare: comparisonOf("usd", true)}),
       };
     }""")
 
+    assert result["past"] == ["x", "y", "yy", "yyy"]  # Nothing is at work: the newest tree is unfolded.
+    assert result["folded"] == ["x", "y"]
     assert result["usual"] == ["main", "-a", "-b", "--bb", "-ended main"]
     assert result["group"] == ["main", "-a", "-b", "-ended main", *(f"-e{number}" for number in range(7))]
     assert result["found"] == ["main", "-b", "--bb"]

@@ -23,11 +23,11 @@ const later = (load, name) => {
 };
 const RunView = later(() => import("./views/run_view.mjs"), "RunView");
 const Inbox = later(() => import("./views/inbox.mjs"), "Inbox");
-const AgentLists = later(() => import("./views/agent_lists.mjs"), "AgentLists");
-const Schedules = later(() => import("./views/records.mjs"), "Schedules");
-const Passages = later(() => import("./views/records.mjs"), "Passages");
-const ActDialog = later(() => import("./views/act_dialog.mjs"), "ActDialog");
-const Help = later(() => import("./views/help.mjs"), "Help");
+const AgentLists = later(() => import("./views/lists.mjs"), "AgentLists");
+const Schedules = later(() => import("./views/lists.mjs"), "Schedules");
+const Passages = later(() => import("./views/lists.mjs"), "Passages");
+const ActDialog = later(() => import("./views/dialogs.mjs"), "ActDialog");
+const Help = later(() => import("./views/dialogs.mjs"), "Help");
 
 const route = () => location.hash.replace(/^#\/?/, "").split("/").map(unescaped);
 
@@ -85,6 +85,8 @@ function App({token}) {
     return () => removeEventListener("keydown", hear);
   }, []);
 
+  useEffect(() => setDialog(null), [view, id]); // A link in a receipt leads to another view.
+
   if (locked) return html`<${Locked} reason=${locked} />`;
   const page = {
     api, rows, about, ended, setEnded,
@@ -122,5 +124,7 @@ function Navigation({page, view}) {
 // A new link that is opened in a tab with the page does not load it again.
 addEventListener("hashchange", () => hasToken() && (takeToken(), location.reload()));
 const root = document.getElementById("app");
+root.replaceChildren(); // The frame of the page, which was painted until now.
 render(html`<${App} token=${takeToken()} />`, root);
+performance.mark("drawn"); // For `python -m benchmarks ui`.
 setTimeout(() => [RunView, Inbox, AgentLists, Schedules, ActDialog, Help].forEach((each) => each.load().catch(() => {})), 1000);

@@ -3,9 +3,9 @@ import {readEvents} from "./sse.mjs";
 
 /** An answer that is not a success. `detail` is one sentence for people; `status` 0 means that no server answered. */
 export class Refusal extends Error {
-  constructor(status, detail, problem = {}) {
+  constructor(status, detail) {
     super(detail);
-    Object.assign(this, {status, detail, problem});
+    Object.assign(this, {status, detail});
   }
 }
 
@@ -34,7 +34,7 @@ export class Api {
     if (!answer.ok) {
       const problem = await answer.json().catch(() => ({}));
       if (answer.status === 401) this.onLocked();
-      throw new Refusal(answer.status, String(problem.detail || problem.title || `HTTP ${answer.status}`), problem);
+      throw new Refusal(answer.status, String(problem.detail || problem.title || `HTTP ${answer.status}`));
     }
     return answer;
   }

@@ -52,14 +52,3 @@ export function useLoaded(load, inputs, every_ms = 0) {
   }, [...inputs, round]);
   return {...state, reload};
 }
-
-/** Return the value of a media query, drawn again when it changes. */
-export function useMedia(query) {
-  const [fits, set] = useState(() => matchMedia(query).matches);
-  useEffect(() => {
-    const media = matchMedia(query), hear = () => set(media.matches);
-    media.addEventListener("change", hear);
-    return () => media.removeEventListener("change", hear);
-  }, [query]);
-  return fits;
-}
