@@ -40,7 +40,8 @@ _LOADED = """() => {
   const paint = performance.getEntriesByName('first-contentful-paint')[0].startTime;
   const scripts = performance.getEntriesByType('resource').filter((each) => each.name.endsWith('.mjs'));
   const sum = (list) => list.reduce((total, each) => total + each.decodedBodySize, 0) / 1000;
-  return {paint, first: sum(scripts.filter((each) => each.startTime < paint)), all: sum(scripts)};
+  const drawn = performance.getEntriesByName('drawn')[0].startTime;
+  return {paint, drawn, first: sum(scripts.filter((each) => each.startTime < drawn)), all: sum(scripts)};
 }"""
 
 
@@ -90,6 +91,7 @@ async def _look(link: str, server: Process, agents: int) -> Figures:
         "frame_cpu_ms": used_s * 1000 / (scrolled["frames"] * SECONDS),
         "events_per_s": rate,
         "paint_ms": loaded["paint"],
+        "drawn_ms": loaded["drawn"],
         "rows_ms": rows_ms,
         "first_kb": loaded["first"],
         "all_kb": loaded["all"],

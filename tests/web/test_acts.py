@@ -198,6 +198,30 @@ async def test_a_message_reaches_a_run_and_the_slider_shows_what_was_before(page
         assert await page.get_by_role("article", name="Prompt").inner_text()
 
 
+async def test_a_fork_from_a_message_is_a_new_tree(page: Page) -> None:
+    """The journal of the new run has the messages up to there and the prompt; the receipt leads to it."""
+    async with shown_server(page.context) as (server, page_server):
+        runtime = server.server.runtime
+        plain = await runtime.spawn(Agent(name="plain", model="offline", tools=[]), "What is here?")
+        await plain.result()
+        await page.goto(page_server.link)
+        await page.get_by_role("gridcell", name="main").get_by_role("link").click()
+        await page.get_by_role("article", name="Prompt").get_by_role("button", name="Fork from here").click()
+        dialog = page.get_by_role("dialog")
+        await dialog.get_by_label("Prompt of the new run").fill("And now?")
+        await dialog.get_by_role("button", name="Fork").click()
+        await dialog.get_by_role("status").get_by_role("link").click()
+        await page.get_by_role("article").get_by_text("And now?").wait_for()
+        forked = page.url.partition("#/run/")[2]
+        assert await page.get_by_role("dialog").count() == 0
+        await page.locator(".facts").get_by_text("ended: completed").wait_for()
+
+        assert runtime.journal is not None
+        messages = (await runtime.journal.replay(forked)).root.messages
+        assert [each["content"] for each in messages if each["type"] == "human"] == ["What is here?", "And now?"]
+        assert [each["type"] for each in messages if each["type"] != "human"] == ["ai"], "the old answer came later"
+
+
 async def test_tabs_share_one_stream_and_the_next_leads_when_one_closes(context: BrowserContext) -> None:
     """Three tabs read one stream. When its tab closes, another continues after the newest cursor, and all see more."""
     async with shown_server(context) as (server, page_server):

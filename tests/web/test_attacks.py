@@ -7,14 +7,18 @@ import json
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from ramet.web.folder_api import FolderApi
+from ramet.web.forwarding_api import ForwardingApi
 from ramet.web.static_files import CONTENT_SECURITY_POLICY, static_files
 from ramet.web.ui_server import UiServer
+from tests.support.serving import short_folder
 from tests.support.waiting import eventually
 
 
@@ -216,7 +220,10 @@ async def test_an_idle_token_ends_and_an_open_stream_keeps_it() -> None:
 
         now += 299.0
         assert (await ask(server, "GET /ui/about.json", token=first)).status == 200
-        now += 301.0
+        now += 200.0  # Another user of this machine, who has no token, does not make it last.
+        for path in ("/ui/about.json", "/ui/", "/v1/runs"):
+            assert (await ask(server, f"GET {path}", token="wrong")).status in (200, 401)
+        now += 101.0
         assert (await ask(server, "GET /v1/runs", token=first)).status == 401
         assert new_links == [True]
         assert urlsplit(server.link).fragment != f"token={first}"
@@ -231,6 +238,33 @@ async def test_a_hundred_streams_are_open_at_once_and_end_with_their_readers() -
             assert (await ask(server, "GET /v1/runs")).status == 200
 
         await eventually(lambda: not api.open_streams)
+
+
+async def test_a_folder_with_a_journal_that_is_none_says_so(tmp_path: Path) -> None:
+    """Each answer names the file and its fault: the person at the page owns it. A socket without a key is said, too."""
+    state = tmp_path / ".ramet"
+    state.mkdir(mode=0o700)
+    async with FolderApi(tmp_path) as api, UiServer(api, "a folder") as server:
+        for content, fault in ((b"x" * 10_000, "not a database"), (b"", "no journal in it yet")):
+            (state / "journal.db").write_bytes(content)
+            (state / "journal.db").chmod(0o600)
+            for path in ("/v1/runs", "/v1/changes"):
+                answer = await ask(server, f"GET {path}")
+                assert (answer.status, fault in json.loads(answer.body)["detail"]) == (500, True), answer
+
+    with short_folder() as folder:
+        address = folder / "s"
+
+        async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert b"authorization" not in head.lower()
+            writer.write(b"HTTP/1.1 401 Unauthorized\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            writer.close()
+
+        async with await asyncio.start_unix_server(refuse, address):
+            async with ForwardingApi(str(address)) as forwarding, UiServer(forwarding, "a folder") as server:
+                answer = await ask(server, "GET /v1/runs")
+        assert (answer.status, "does not accept this key" in json.loads(answer.body)["detail"]) == (502, True), answer
 
 
 @pytest.fixture(autouse=True)

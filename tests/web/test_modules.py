@@ -92,6 +92,26 @@ async def test_rows_count_what_is_not_over_and_drop_what_is_gone(modules: Page) 
     ]
 
 
+async def test_a_tab_that_is_open_for_months_holds_a_bounded_number_of_ended_trees(modules: Page) -> None:
+    """Beyond a number of runs, the trees that ended first are dropped and counted; trees with open runs stay."""
+    result: dict[str, Any] = await modules.evaluate("""async () => {
+      const {Rows} = await import("/data/rows.mjs");
+      const rows = new Rows(100), at = (hour) => new Date(3.6e6 * hour).toISOString();
+      const row = (id, root, is_over, hour) => ({id, root, parent: id === root ? null : root, path: id, is_over,
+        state: is_over ? "completed" : "running", ended: is_over ? at(hour) : undefined});
+      rows.apply({runs: [row("open", "open", false), row("child", "open", true, 0)]});
+      for (let tree = 0; tree < 1000; tree += 1) {
+        rows.apply({runs: [row(`t${tree}`, `t${tree}`, false), row(`c${tree}`, `t${tree}`, true, tree)]});
+        rows.apply({runs: [row(`t${tree}`, `t${tree}`, true, tree)]});
+      }
+      const left = rows.roots.map((each) => each.id);
+      return {size: rows.nodes.size, first: left[0], last: left.at(-1), dropped: rows.dropped + left.length - 1};
+    }""")
+
+    assert result["size"] <= 100
+    assert (result["first"], result["last"], result["dropped"]) == ("open", "t999", 1000)
+
+
 async def test_the_outline_folds_filters_and_sorts(modules: Page) -> None:
     """Paths to open runs are unfolded, ended siblings are one line, a filter shows the way to what fits."""
     result: dict[str, Any] = await modules.evaluate("""async () => {
@@ -104,13 +124,21 @@ async def test_the_outline_folds_filters_and_sorts(modules: Page) -> None:
       rows.apply({runs: [row("main", null, false), row("a", "main", false, 1), row("aa", "a", true),
         row("b", "main", false, 5), row("bb", "b", false), ...ended]});
       const ids = (options) => outline(rows, options).map((each) => "-".repeat(each.depth) + each.id);
+      const past = new Rows();
+      const old = (id, root, parent, born) => ({...row(id, parent, true), root, born});
+      past.apply({runs: [old("x", "x", null, "2026-01-01T00:00:00Z"), old("xx", "x", "x"),
+        old("y", "y", null, "2026-01-02T00:00:00Z"), old("yy", "y", "y"), old("yyy", "y", "yy")]});
+      const past_ids = (options) => outline(past, options).map((each) => each.id);
       return {
+        past: past_ids(), folded: past_ids({folds: new Map([["y", false]])}),
         usual: ids(), group: ids({folds: new Map([["ended main", true], ["b", false]])}),
         found: ids({fits: filterOf({words: "BB worker"})}), none: ids({fits: filterOf({words: "nothing"})}),
         sorted: ids({compare: comparisonOf("usd", true)}),
       };
     }""")
 
+    assert result["past"] == ["x", "y", "yy", "yyy"]  # Nothing is at work: the newest tree is unfolded.
+    assert result["folded"] == ["x", "y"]
     assert result["usual"] == ["main", "-a", "-b", "--bb", "-ended main"]
     assert result["group"] == ["main", "-a", "-b", "-ended main", *(f"-e{number}" for number in range(7))]
     assert result["found"] == ["main", "-b", "--bb"]

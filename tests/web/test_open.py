@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import pathlib
 import signal
+import sys
 from typing import TYPE_CHECKING
 
 from ramet.services.client.client import Client
@@ -23,6 +25,22 @@ async def add_run(folder: pathlib.Path) -> None:
     (folder / "jobs.py").write_text(JOBS)
     async with Client(folder / ".ramet" / "serve.sock") as client:
         await client.kernel.add_schedule(f"{folder / 'jobs.py'}:note", args=["seen"], in_s=0.001, in_process=True)
+
+
+async def test_a_folder_without_runs_says_how_to_begin(page: Page, problems: Problems) -> None:
+    """The page of a folder that has no journal yet shows a command, and then the first run without a reload."""
+    problems.expect("Failed to load resource")
+    with short_folder() as folder:
+        async with ui("--dir", str(folder)) as shown:
+            await page.goto(shown.link)
+            await page.get_by_text("ramet ask").wait_for()
+            assert await page.get_by_role("alert").count() == 0
+            (folder / "jobs.py").write_text(JOBS)
+            command = [sys.executable, "-m", "ramet", "run", "--quiet", "jobs.py:note", '"seen"']
+            run = await asyncio.create_subprocess_exec(*command, cwd=folder, stdout=asyncio.subprocess.PIPE)
+            await run.communicate()
+            await page.get_by_role("gridcell", name="ended: completed").wait_for()
+            assert await page.get_by_text("ramet ask").count() == 0
 
 
 async def test_the_link_shows_the_runs_of_a_server_through_its_death(page: Page, problems: Problems) -> None:

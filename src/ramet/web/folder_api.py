@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, Self
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from ramet.core.errors import Damaged, StoreFailed
 from ramet.disk.state_folder import state_folder
 from ramet.host.control.run_queries import NoJournal, journal_in
 from ramet.services.http import endpoints
@@ -74,9 +75,12 @@ class FolderApi:
         elif is_act:
             await answer_act(self._folder, scope, receive, send)
         else:
-            views = await self._open_views()
-            assert self._journal_api is not None, "it comes with the views"
-            await self._journal_api.answer(views, scope, receive, send)
+            try:
+                views = await self._open_views()
+                assert self._journal_api is not None, "it comes with the views"
+                await self._journal_api.answer(views, scope, receive, send)
+            except (Damaged, StoreFailed) as problem:  # A server hides its store from clients; this reader owns it.
+                raise Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, str(problem)) from None
 
     async def _open_views(self) -> JournalViews:
         """Return the views of the journal that is there now. Raises Refusal if there is none."""

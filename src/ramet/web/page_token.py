@@ -25,13 +25,16 @@ class PageToken:
         return self._text
 
     def is_valid(self, token: str) -> bool:
-        """Return whether this is the token, in a time that tells nothing about it."""
+        """Return whether this is the token, in a time that tells nothing about it. If it is, it is not idle now."""
         self.expire()
-        return hmac.compare_digest(token.encode(), self._text.encode())
+        is_valid = hmac.compare_digest(token.encode(), self._text.encode())
+        if is_valid:
+            self._last_use = self._now()
+        return is_valid
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """Count a request with the token, such as an open stream: meanwhile the token is not idle."""
+        """Count a request with the valid token, such as an open stream: meanwhile the token is not idle."""
         self._open_requests += 1
         try:
             yield

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable, Collection
 from http import HTTPStatus
@@ -117,8 +116,7 @@ class UiServer:
         if sum(len(name) + len(value) for name, value in headers.raw) + len(scope["raw_path"]) > HEAD_BYTES:
             raise Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"headers are at most {HEAD_BYTES} bytes")
         if is_page(scope["path"]):
-            with self._token.use() if "authorization" in headers else contextlib.nullcontext():
-                await (await answer_page(scope, self, self._hosts))(scope, receive, send)
+            await (await answer_page(scope, self, self._hosts))(scope, receive, send)
             return
         check_host(headers, self._hosts)
         if scope["path"] == "/":

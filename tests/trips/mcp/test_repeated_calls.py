@@ -32,10 +32,11 @@ async def test_repeatable_calls_begin_again_after_each_kill_of_their_kernel(
 ) -> None:
     """The entry of a server decides; an answer on record, or a call that has not begun, is not repeated.
 
-    Hooks see the arguments of the model again, and a call that begins again counts again for the limits.
+    Hooks see the arguments of the model again, and a call that begins again counts again for the limits. It begins once
+    for each resume: not again after a pause.
     """
     command = (sys.executable, "-m", "tests.trips.programs.repeating_kernel", str(tmp_path), backend)
-    first = {"note listed!": 1, "again listed!": 1, "again silent!": 1, "again limited!": 1}
+    first = {"note listed!": 1, "again listed!": 1, "again silent!": 1, "again limited!": 1, "again paused!": 1}
     kernel = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     try:
         assert kernel.stdout is not None
@@ -53,16 +54,21 @@ async def test_repeatable_calls_begin_again_after_each_kill_of_their_kernel(
 
     async with ramet.AgentRuntime(tmp_path, backend=backend) as runtime:
         handles = {each.run.info.id: each for each in await runtime.resume(agents=agents())}
+        await eventually(lambda: calls_in(tmp_path)["again paused!"] == 2, within_s=60)
+        paused = handles[runs["paused"]]
+        await paused.pause(now=True)
+        await eventually(lambda: paused.run.sandbox.current is None, within_s=30)
+        await paused.resume()
         ended = {name: await handles[run].result() for name, run in runs.items()}
         contexts = {name: handles[run].run.context for name, run in runs.items()}
     results = {
         name: [each.text for each in context.history if each.type == "tool"] for name, context in contexts.items()
     }
 
-    assert calls_in(tmp_path) == {**first, "again listed!": 3}
+    assert calls_in(tmp_path) == {**first, "again listed!": 3, "again paused!": 2}
     assert results["listed"] == ["note 1", "again 3", INTERRUPTED]
-    assert results["silent"] == [INTERRUPTED]
+    assert results["silent"] == results["paused"] == [INTERRUPTED]
     assert "tool_calls" in results["limited"][0]
     assert {name for name, each in ended.items() if each.status is not Status.COMPLETED} == {"limited"}
     used = {name: each.usage.tool_calls for name, each in contexts.items()}
-    assert used == {"listed": 4, "silent": 1, "limited": 1}
+    assert used == {"listed": 4, "silent": 1, "limited": 1, "paused": 2}

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import ramet
-from ramet.core.errors import InvalidValue
+from ramet.core.errors import InvalidValue, SpawnRefused
 from ramet.core.events import ApprovalAsked, Notice, ToolProgressed
 from ramet.core.mcp.server_entry import as_server
+from ramet.host.sandbox import sandboxes
 from ramet.models.scripted.dialogue import Call
 from ramet.spawn.sandbox.mcp_servers.tree_servers import TreeServers
 from ramet.spawn.tree import RunTree
@@ -152,6 +153,45 @@ async def test_agents_share_a_connection_to_an_address(tmp_path: pathlib.Path, b
             assert [each[0] for each in old.record()].count("DELETE") == 0
         began = [each[0] for each in old.record()]
     assert (began.count("initialize"), began.count("DELETE")) == (1, 1)
+
+
+async def test_a_server_that_stops_its_guest_costs_no_agent_more_than_its_time(
+    tmp_path: pathlib.Path, backend: BackendName
+) -> None:
+    """The sandbox of a server that has failed is ended for the next agent, whatever its program does to the guest."""
+    script: dict[str, Any] = {
+        "Begin!": [*[Call("Agent", {"subagent_type": "user", "prompt": "Play."})] * 2, "Done."],
+        "Play.": ["I am done."],
+    }
+    mark = uuid.uuid4().hex
+    user = agent(
+        server("stopping", f"# {mark}", name="board", policy=RIGHTS, shared="tree", timeout_s=2), policy=POLICY
+    )
+    async with ramet.Session(
+        ramet.ScriptedModel(script=script), agents=[user], cwd=tmp_path, backend=backend, unattended=True
+    ) as session:
+        async with asyncio.timeout(60):
+            await session.ask("Begin!")
+        notices = [each.text for each in of_kind(session_events(session), Notice) if each.path != "main"]
+        assert len(marked_processes(mark)) == 1, "of the second one"
+    assert marked_processes(mark) == []
+    failure = "the MCP server 'board' failed: it did not list its tools within 2 s"
+    assert notices == [failure, failure]
+
+
+async def test_a_shared_connection_reaches_no_address_of_the_host_that_is_not_listed(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A public address of this machine is not covered by "*", which covers other public addresses."""
+    monkeypatch.setattr(sandboxes, "is_own_endpoint", lambda endpoint: endpoint == "9.9.9.9:443")
+    user = agent(
+        {"name": "own", "url": "https://9.9.9.9/mcp", "shared": "tree"},
+        policy=ramet.Policy(allowed_endpoints=["*"]),
+        model=ramet.ScriptedModel(["Never."]),
+    )
+    async with ramet.AgentRuntime(tmp_path, backend="local") as runtime:
+        with pytest.raises(SpawnRefused, match=r"9\.9\.9\.9:443: no address of the host itself"):
+            await runtime.run_agent(user, prompt="Play.")
 
 
 def test_an_entry_says_how_its_server_is_shared() -> None:

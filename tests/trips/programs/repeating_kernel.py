@@ -21,6 +21,7 @@ ENTRIES: dict[str, tuple[Any, int, int | None]] = {
     "listed": (["again"], 2, None),
     "silent": ((), 1, None),
     "limited": ("annotated", 1, 1),
+    "paused": (["again"], 2, None),
 }
 CALLED: dict[str, list[Any]] = {
     "listed": [
@@ -29,6 +30,7 @@ CALLED: dict[str, list[Any]] = {
     ],
     "silent": [Call("mcp__calc__again", {"value": "silent"})],
     "limited": [Call("mcp__calc__again", {"value": "limited"})],
+    "paused": [Call("mcp__calc__again", {"value": "paused"})],
 }
 SCRIPT = {name: [*calls, f"{name} is done."] for name, calls in CALLED.items()}
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from ramet.core.errors import ProtocolError
+from ramet.core.errors import ProtocolError, SpawnRefused
 from ramet.core.mcp.server_entry import McpServer, as_server
+from ramet.core.policy.policy import Grant
 from ramet.spawn.mcp.server_connections import McpConnections
 from ramet.spawn.mcp.tool_search import OfferedTool, SearchArguments, ToolCatalogue, is_deferred
+from ramet.spawn.sandbox.mcp_servers.tree_servers import MAX_SERVERS, TreeServers
 from ramet.tools.mcp.connection_port import ListedTool
 from ramet.wire.guest_protocol.guest_to_host import ConnectMcpServer, PassMcpMessage
 
@@ -74,3 +76,14 @@ async def test_a_guest_connects_only_the_servers_of_its_own_sandbox() -> None:
             await connections.connect(ConnectMcpServer(id=1, server=name), send, sandbox=sandbox)
         with pytest.raises(ProtocolError, match="an MCP server that this run does not have"):
             await connections.receive(PassMcpMessage(id=2, server=name), b"{}", sandbox=sandbox)
+
+
+def test_a_tree_has_a_limited_number_of_shared_servers() -> None:
+    """They outlive their agents, which could start ever more of them."""
+    register, run, caller = SimpleNamespace(), SimpleNamespace(grant=Grant(), info=None), SimpleNamespace()
+    register.services = SimpleNamespace(placement=SimpleNamespace(env=lambda *_: {}))
+    servers = TreeServers(cast("Any", register))
+    servers._servers = dict.fromkeys(range(MAX_SERVERS))  # type: ignore[assignment]  # only their number is read
+    entry = as_server({"name": "own", "url": "https://mcp.example.com", "shared": "tree"})
+    with pytest.raises(SpawnRefused, match="at most 100 shared servers"):
+        servers.join(cast("Any", run), entry, cast("Any", caller))

@@ -21,9 +21,6 @@ from ramet.cli.signals import Interrupts
 from ramet.cli.sources.choose import SERVER
 from ramet.cli.sources.server import key_in
 from ramet.core.errors import InvalidValue, MissingExtra
-from ramet.web.folder_api import FolderApi
-from ramet.web.forwarding_api import ForwardingApi
-from ramet.web.ui_server import UiServer
 from ramet.wire.authority import checked_authority
 
 try:

@@ -9,13 +9,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Generator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
+import mcp_types as types
 from mcp import MCPError
 
+from ramet.host.mcp.address_transport import NO_CONNECTION
 from ramet.host.mcp.call_clocks import CallClocks
 from ramet.host.mcp.elicitation import MAX_QUESTIONS, Elicitation
 from ramet.tools.mcp.connection_port import McpCaller
+
+#: Codes of errors that are no answer of the server: it may be at work on the call.
+_UNANSWERED_CODES: Final = frozenset({types.CONNECTION_CLOSED, NO_CONNECTION})
+_NOBODY: Final = 0  #: the number of no caller: of requests that are no calls
 
 
 class CallerState:
@@ -55,6 +61,7 @@ class SessionCallers:
         self._count = 0
         #: Numbers of callers with a call that ended here without an answer: the server may still be at work on it.
         self._unanswered: set[int] = set()
+        self._open_queries = 0
 
     def state_of(self, caller: McpCaller | None) -> CallerState:
         """Return the state of a caller; None: of the owner of the session."""
@@ -72,23 +79,40 @@ class SessionCallers:
         state.open_calls += 1
         try:
             yield state
-        except MCPError:  # The server's answer.
-            raise
-        except BaseException:
-            self._unanswered.add(state.number)
+        except BaseException as error:
+            self._note_end(state.number, error)
             raise
         finally:
             state.open_calls -= 1
+
+    @contextmanager
+    def open_query(self) -> Generator[None]:
+        """Count a request that is no call, such as for a resource, as open while the context is open."""
+        self._open_queries += 1
+        try:
+            yield
+        except BaseException as error:
+            self._note_end(_NOBODY, error)
+            raise
+        finally:
+            self._open_queries -= 1
+
+    def _note_end(self, number: int, error: BaseException) -> None:
+        if not isinstance(error, MCPError) or error.code in _UNANSWERED_CODES:
+            self._unanswered.add(number)
 
     def find_asked(self) -> CallerState | None:
         """Return the caller that a question without a call is for; None if that is not certain.
 
         A message of 2025 does not say which call it is about. In a shared session the question is for the only agent
-        on whose calls the server can be at work; with several, nobody can tell, and nobody is asked.
+        on whose calls the server can be at work; with several, or with a request that is no call, nobody can tell, and
+        nobody is asked.
         """
         if self._owner is not None:
             return self.state_of(self._owner)
         numbers = self._unanswered | {each.number for each in self._states.values() if each.open_calls}
+        if self._open_queries:
+            numbers.add(_NOBODY)
         return next((each for each in self._states.values() if numbers == {each.number}), None)
 
     def drop(self, caller: McpCaller) -> None:

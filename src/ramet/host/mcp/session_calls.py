@@ -131,8 +131,9 @@ class SessionCalls:
     async def _run_query(self, session: ClientSession, query: _Query) -> None:
         name, limit_s = self._server.name, self._server.timeout_s
         try:
-            async with asyncio.timeout(limit_s):
-                outcome = await query.send(session)
+            with self._callers.open_query():
+                async with asyncio.timeout(limit_s):
+                    outcome = await query.send(session)
         except TimeoutError:
             return _fail(query, McpServerFailed(name, f"{query.name[:MAX_SHOWN]} did not answer within {limit_s:g} s"))
         except Exception as error:

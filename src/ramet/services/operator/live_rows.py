@@ -284,6 +284,7 @@ class LiveRows:
     def _drop(self, root: str) -> None:
         self._ended_at.pop(root, None)
         for run in self.trees.pop(root).runs:
+            self._streaming.pop(run, None)
             if (entry := self.entries.pop(run, None)) is not None:
                 self.dropped = max(self.dropped, entry.version)
 

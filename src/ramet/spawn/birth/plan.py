@@ -269,6 +269,8 @@ def check_servers(agent: Agent, grant: Grant | None, services: TreePorts) -> Non
         if server.url and uncovered_endpoints(grant.allowed_endpoints, [server.endpoint]):
             accepted = f"an address within policy.allowed_endpoints: {server.endpoint!r} is not among them"
             raise InvalidValue(f"mcp.{server.name}.url", server.url, accepted)
+        if server.url and server.shared:  # Its connection has the right to this address alone, as if it were listed.
+            check_endpoints([server.endpoint], grant.allowed_endpoints, services)
     services.mcp_client.check()
     for each in agent.mcp_servers:
         if each.policy is not None:

@@ -99,6 +99,7 @@ class Records:
             case ToolStarted():
                 step_number(self._context, event.step_id)
                 started = calls.begin(event.call_id)
+                self._run.sandbox.interrupted_calls.pop(event.call_id or "", None)  # It begins once in this kernel.
                 self._context.emit(
                     ToolStarted,
                     call_id=event.call_id,

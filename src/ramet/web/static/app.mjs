@@ -1,9 +1,10 @@
 // The entry of the page: takes the token, follows the changes, and shows the view that the address names.
-import {html, render, useEffect, useMemo, useState} from "./html.mjs";
+import {html, render, useEffect, useErrorBoundary, useMemo, useState} from "./html.mjs";
 import {Api} from "./data/api.mjs";
 import {share} from "./data/feed.mjs";
 import {Rows} from "./data/rows.mjs";
-import {takeToken} from "./data/token.mjs";
+import {brief, unescaped} from "./data/text.mjs";
+import {hasToken, takeToken} from "./data/token.mjs";
 import {waitingCount} from "./tree/state.mjs";
 import {Connection, Gone, Locked, useIdleLogout} from "./views/connection.mjs";
 import {useRows} from "./views/hooks.mjs";
@@ -22,13 +23,13 @@ const later = (load, name) => {
 };
 const RunView = later(() => import("./views/run_view.mjs"), "RunView");
 const Inbox = later(() => import("./views/inbox.mjs"), "Inbox");
-const AgentLists = later(() => import("./views/agent_lists.mjs"), "AgentLists");
-const Schedules = later(() => import("./views/records.mjs"), "Schedules");
-const Passages = later(() => import("./views/records.mjs"), "Passages");
-const ActDialog = later(() => import("./views/act_dialog.mjs"), "ActDialog");
-const Help = later(() => import("./views/help.mjs"), "Help");
+const AgentLists = later(() => import("./views/lists.mjs"), "AgentLists");
+const Schedules = later(() => import("./views/lists.mjs"), "Schedules");
+const Passages = later(() => import("./views/lists.mjs"), "Passages");
+const ActDialog = later(() => import("./views/dialogs.mjs"), "ActDialog");
+const Help = later(() => import("./views/dialogs.mjs"), "Help");
 
-const route = () => location.hash.replace(/^#\/?/, "").split("/").map((each) => decodeURIComponent(each));
+const route = () => location.hash.replace(/^#\/?/, "").split("/").map(unescaped);
 
 function useRoute() {
   const [parts, set] = useState(route);
@@ -38,6 +39,14 @@ function useRoute() {
     return () => removeEventListener("hashchange", hear);
   }, []);
   return parts;
+}
+
+/** A part of the page that can fail without the rest: agents and servers may send what it does not expect. */
+function Guard({tab, children}) {
+  const [error, retry] = useErrorBoundary();
+  useEffect(() => void (error && retry()), [tab]); // Another part of the view may be drawn.
+  return error ? html`<p class="trouble page" role="alert">This view cannot be drawn: ${brief(error?.message ?? error, 200)}.
+    <button type="button" class="quiet" onClick=${retry}>Try again</button></p>` : children;
 }
 
 function App({token}) {
@@ -76,6 +85,8 @@ function App({token}) {
     return () => removeEventListener("keydown", hear);
   }, []);
 
+  useEffect(() => setDialog(null), [view, id]); // A link in a receipt leads to another view.
+
   if (locked) return html`<${Locked} reason=${locked} />`;
   const page = {
     api, rows, about, ended, setEnded,
@@ -90,12 +101,12 @@ function App({token}) {
       <${Connection} state=${connection} about=${about} />
       <button type="button" class="quiet" aria-label="Keys" title="Keys ( ? )" onClick=${() => setDialog({help: true})}>?</button></header>
     <${Gone} state=${connection} since=${goneSince} />
-    <main>${view === "run" ? html`<${RunView} key=${id} page=${page} id=${id} tab=${tab} />`
+    <main><${Guard} key=${`${view}/${id}`} tab=${tab}>${view === "run" ? html`<${RunView} key=${id} page=${page} id=${id} tab=${tab} />`
       : view === "inbox" ? html`<${Inbox} page=${page} />`
       : view === "agents" ? html`<${AgentLists} page=${page} />`
       : view === "schedules" ? html`<${Schedules} page=${page} />`
       : view === "safety" ? html`<${Passages} page=${page} />`
-      : html`<${TreeTable} page=${page} />`}</main>
+      : html`<${TreeTable} page=${page} />`}<//></main>
     ${dialog?.act && html`<${ActDialog} key=${dialog.key} page=${page} act=${dialog.act} row=${dialog.row} onClose=${close} />`}
     ${dialog?.help && html`<${Help} onClose=${close} />`}`;
 }
@@ -110,6 +121,10 @@ function Navigation({page, view}) {
     aria-current=${view === name ? "page" : undefined}>${label}${name === "inbox" && waiting ? html` <span class="badge">${waiting}</span>` : ""}</a>`)}</nav>`;
 }
 
+// A new link that is opened in a tab with the page does not load it again.
+addEventListener("hashchange", () => hasToken() && (takeToken(), location.reload()));
 const root = document.getElementById("app");
+root.replaceChildren(); // The frame of the page, which was painted until now.
 render(html`<${App} token=${takeToken()} />`, root);
+performance.mark("drawn"); // For `python -m benchmarks ui`.
 setTimeout(() => [RunView, Inbox, AgentLists, Schedules, ActDialog, Help].forEach((each) => each.load().catch(() => {})), 1000);

@@ -3,5 +3,5 @@ import {h, render} from "./vendor/preact.mjs";
 import htm from "./vendor/htm.mjs";
 
 export {render};
-export {useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState} from "./vendor/hooks.mjs";
+export {useEffect, useErrorBoundary, useLayoutEffect, useMemo, useReducer, useRef, useState} from "./vendor/hooks.mjs";
 export const html = htm.bind(h);

@@ -63,15 +63,18 @@ class SharedConnection:
         return session is not None and session.offers(feature)
 
     async def resources(self) -> tuple[ListedResource, ...]:
-        """Return the resources of the server, and templates. Raises McpServerFailed."""
-        with self._server.open_request():
-            return await (await self._session()).resources()
+        """Return the resources of the server, and templates, once no pause covers the agent. Raises McpServerFailed."""
+        async with self._places:
+            await self._run.context.wait_unpaused()
+            with self._server.open_request():
+                return await (await self._session()).resources()
 
     async def read_resource(self, uri: str) -> McpResult:
         """Return the text of a resource, once no pause covers the agent. Raises McpServerFailed."""
-        await self._run.context.wait_unpaused()
-        with self._server.open_request():
-            return await (await self._session()).read_resource(uri)
+        async with self._places:
+            await self._run.context.wait_unpaused()
+            with self._server.open_request():
+                return await (await self._session()).read_resource(uri)
 
     async def prompts(self) -> tuple[ListedPrompt, ...]:
         """Return the prompts of the server. Raises McpServerFailed."""

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Final
 
+from ramet.concurrency.deadline import run_shielded
 from ramet.core.errors import McpServerFailed, RametError
 from ramet.core.events import EndpointAsked, Notice
 from ramet.core.mcp.server_entry import McpServer
@@ -35,6 +36,8 @@ from ramet.wire.guest_protocol.guest_to_host import ConnectMcpServer, PassMcpMes
 
 #: Starts of one server, and the seconds in which there may be so many: any agent can make it end.
 MAX_STARTS, STARTS_S = 5, 600.0
+#: Seconds until the sandbox of a server connects it; its program could stop the guest that is to do so.
+CONNECT_S: Final = 60.0
 _MAX_NOTICE: Final = 1_000
 _MAX_REFUSED: Final = 8  #: methods of one server that are reported
 #: The reason that its agents read: what the server wrote about its end may be about the calls of others.
@@ -170,7 +173,12 @@ class _Attempt:
 
     async def wait_session(self) -> OwnedConnection:
         """Wait for the session. Raises McpServerFailed."""
-        return await asyncio.shield(self._connected)
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                return await asyncio.shield(self._connected)
+        except TimeoutError:
+            self._fail(f"it did not connect within {CONNECT_S:g} s")
+            return await asyncio.shield(self._connected)
 
     async def close(self) -> None:
         """End it, and wait until no process of it is left."""
@@ -181,9 +189,9 @@ class _Attempt:
     async def _run(self) -> None:
         reason = _TREE_ENDED
         try:
-            if self._previous is not None:  # Its place and its folder are free then.
-                await asyncio.wait((self._previous._task,))
-                self._previous = None
+            if self._previous is not None:  # Its place and its folder are free then, whatever its program does.
+                previous, self._previous = self._previous, None
+                await run_shielded(previous.close())
             reason = await (self._run_program() if self._server.grant is not None else self._run_address())
         except McpServerFailed as failure:
             reason = failure.reason

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from ramet.concurrency.deadline import run_shielded
-from ramet.core.errors import InvalidValue
+from ramet.core.errors import InvalidValue, SpawnRefused
 from ramet.core.lifecycle import State
 from ramet.core.mcp.entry_references import fill_references
 from ramet.core.mcp.server_entry import McpServer
@@ -25,6 +25,9 @@ from ramet.spawn.sandbox.mcp_servers.shared_connection import SharedConnection
 from ramet.spawn.sandbox.mcp_servers.shared_server import SharedServer
 from ramet.tools.mcp.connection_port import McpCaller
 
+#: Shared servers of one tree. They outlive their agents, and one at an address takes no place among the living.
+MAX_SERVERS: Final = 100
+
 
 class TreeServers:
     """The shared servers of one tree."""
@@ -36,7 +39,7 @@ class TreeServers:
     def join(self, run: Run, entry: McpServer, caller: McpCaller) -> SharedConnection:
         """Return a connection of a run to the server of this entry, which is started for its first user.
 
-        Raises SpawnRefused for a server with more rights than the run.
+        Raises SpawnRefused for a server with more rights than the run, and for one too many.
         """
         placement = self._register.services.placement
         assert run.grant is not None, "an agent with servers works in a sandbox"
@@ -44,6 +47,8 @@ class TreeServers:
         grant = server_grant(entry, run.grant) if entry.policy is not None else None
         key = _key(run, entry, grant, placement)
         if (server := self._servers.get(key)) is None:
+            if len(self._servers) >= MAX_SERVERS:
+                raise SpawnRefused("mcp", f"a tree has at most {MAX_SERVERS} shared servers", free=0)
             if not self._servers:
                 self._register.on_state.append(self.update)
             server = self._servers[key] = SharedServer(self._register, run, entry, grant, placement)

@@ -3,11 +3,14 @@ import {readEvents} from "./sse.mjs";
 
 /** An answer that is not a success. `detail` is one sentence for people; `status` 0 means that no server answered. */
 export class Refusal extends Error {
-  constructor(status, detail, problem = {}) {
+  constructor(status, detail) {
     super(detail);
-    Object.assign(this, {status, detail, problem});
+    Object.assign(this, {status, detail});
   }
 }
+
+/** Return a key for one act. `randomUUID` is missing where the page came without TLS from another machine. */
+export const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (each) => each.toString(16).padStart(2, "0")).join("");
 
 export class Api {
   constructor(token, onLocked = () => {}) {
@@ -31,7 +34,7 @@ export class Api {
     if (!answer.ok) {
       const problem = await answer.json().catch(() => ({}));
       if (answer.status === 401) this.onLocked();
-      throw new Refusal(answer.status, String(problem.detail || problem.title || `HTTP ${answer.status}`), problem);
+      throw new Refusal(answer.status, String(problem.detail || problem.title || `HTTP ${answer.status}`));
     }
     return answer;
   }
@@ -40,9 +43,8 @@ export class Api {
     return (await this.request("GET", path, options)).json();
   }
 
-  /** Send a POST once: a repetition with its key does nothing again. Return the receipt; null for an empty answer. */
-  async post(path, body, options = {}) {
-    const key = globalThis.crypto?.randomUUID?.();
+  /** Send a POST. Sent again with the same `key`, it does nothing again. Return the receipt; null for an empty answer. */
+  async post(path, body, {key = newKey(), ...options} = {}) {
     const answer = await this.request("POST", path, {body, key, ...options});
     const text = await answer.text();
     return text ? JSON.parse(text) : null;

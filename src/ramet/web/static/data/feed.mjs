@@ -2,7 +2,7 @@
 import {Refusal} from "./api.mjs";
 import {fingerprint} from "./token.mjs";
 
-const FIRST_WAIT_MS = 500, LONGEST_WAIT_MS = 10_000, JOIN_MS = 3_000;
+const FIRST_WAIT_MS = 500, LONGEST_WAIT_MS = 10_000, JOIN_MS = 3_000, EMPTY_MS = 2_000;
 
 const pause = (ms, signal) => new Promise((resolve) => {
   const timer = setTimeout(resolve, ms);
@@ -13,7 +13,7 @@ const pause = (ms, signal) => new Promise((resolve) => {
 export async function follow(api, rows, {ended, signal, onState, onMessage = () => {}}) {
   let wait = FIRST_WAIT_MS;
   while (!signal.aborted) {
-    onState({kind: "connecting"});
+    if (!rows.isComplete) onState({kind: "connecting"});
     try {
       let isFirst = !rows.cursor;
       const query = new URLSearchParams({ended: String(ended), interval_ms: "200"});
@@ -38,6 +38,12 @@ export async function follow(api, rows, {ended, signal, onState, onMessage = () 
     } catch (error) {
       if (signal.aborted) return;
       if (error.status === 401) return onState({kind: "refused", detail: error.detail});
+      if (error.status === 404 && !rows.cursor) { // No run was recorded there yet.
+        rows.apply({});
+        onState({kind: "empty"});
+        await pause(EMPTY_MS, signal);
+        continue;
+      }
       if ([404, 410, 422].includes(error.status) && rows.cursor) rows.cursor = ""; // The cursor is of another journal.
       onState({kind: "gone", detail: error.detail || String(error), retryAt: Date.now() + wait});
       await pause(wait * (0.75 + Math.random() / 2), signal);

@@ -9,6 +9,8 @@ export const shaped = (row) => ({
   own: usageOf(row.usage), subtree: usageOf(row.usage_subtree),
 });
 
+const MOST = 30_000; //: with more runs, trees that have ended are dropped: a tab may be open for months
+
 /** A run of the table. `live` counts the runs below it that are not over. */
 class Node {
   constructor(id) {
@@ -23,9 +25,16 @@ export class Rows {
   version = 0; //: changes with every row
   cursor = "";
   isComplete = false;
+  dropped = 0; //: trees that were dropped because there are too many runs
   #generation = 1;
   #listeners = new Set();
   #orphans = new Map(); //: runs by the id of a parent that is not known yet
+
+  #most;
+
+  constructor(most = MOST) {
+    this.#most = most;
+  }
 
   /** Begin a first picture: runs that it does not name are gone once it is complete. */
   restart() {
@@ -44,6 +53,7 @@ export class Rows {
       this.isComplete = true;
       this.structure += 1;
     }
+    if (this.nodes.size > this.#most) this.#dropEnded();
     if (cursor) this.cursor = cursor;
     this.version += 1;
     for (const listener of this.#listeners) listener();
@@ -84,6 +94,16 @@ export class Rows {
   /** Return the message with which another tab gets this picture. */
   picture() {
     return {runs: Array.from(this.nodes.values(), (each) => each.row), complete: this.isComplete};
+  }
+
+  /** Drop the oldest trees that have ended, until a tenth of the room is free. */
+  #dropEnded() {
+    const room = this.#most * 0.9, ended = this.roots.filter((each) => each.row.is_over && !each.live && !each.row.parent);
+    for (const root of ended.sort((a, b) => a.row.endedAt - b.row.endedAt)) {
+      if (this.nodes.size <= room) return;
+      for (const {id} of [root.row, ...this.below(root.id).rows].reverse()) this.#remove(id);
+      this.dropped += 1;
+    }
   }
 
   #put(row) {

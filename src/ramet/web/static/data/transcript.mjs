@@ -1,5 +1,5 @@
 // The events of a run as a transcript: messages, tool calls with their results, and what happened between them.
-import {asText, brief} from "./text.mjs";
+import {asText, brief, startOf} from "./text.mjs";
 
 const NOTES = {
   run_spawned: (e) => `Spawned${e.mode === "fork" ? " as a fork" : ""}${e.model ? ` with ${e.model}` : ""}`,
@@ -44,10 +44,17 @@ const RIGHTS = new Set(["clamped", "policy_decided", "budget_refused", "limit_pa
 
 /** Return one line that says what an event is about. */
 export function describe(event) {
-  const note = NOTES[event.type];
-  if (note) return brief(note(event), 400);
+  try {
+    return description(event);
+  } catch {
+    return "Its data has another form than this page knows";
+  }
+}
+
+function description(event) {
+  if (Object.hasOwn(NOTES, event.type)) return brief(NOTES[event.type](event), 400);
   const rest = event.message ?? event.args ?? event.preview ?? event.text ?? event.state ?? event.result ?? event.reason ?? "";
-  return brief(`${event.tool ?? ""} ${event.message ? blocksOf(event.message).map((each) => each.text.slice(0, 400)).join(" ") : asText(rest).slice(0, 800)}`, 400);
+  return brief(`${event.tool ?? ""} ${event.message ? blocksOf(event.message).map((each) => each.text.slice(0, 400)).join(" ") : startOf(rest)}`, 400);
 }
 
 /** Return the parts of a message's content: text, thinking, or data of another kind. */
@@ -62,7 +69,7 @@ export function blocksOf(message) {
       return [{kind: "thinking", text: asText(each.thinking ?? each.reasoning ?? each.text ?? each.summary ?? "")}];
     }
     if (each.type === "tool_use" || each.type === "function_call") return [];
-    return [{kind: "other", label: String(each.type ?? "data"), text: asText(each).slice(0, 20_000)}];
+    return [{kind: "other", label: brief(each.type ?? "data", 40), text: asText(each).slice(0, 20_000)}];
   });
 }
 
@@ -75,8 +82,16 @@ export class Transcript {
   #partial = new Map();
   #count = 0;
 
-  /** Add one event. The events of one run come in their order. */
+  /** Add one event. The events of one run come in their order. One that cannot be shown is a note that says so. */
   apply(event) {
+    try {
+      this.#apply(event);
+    } catch {
+      this.#add({kind: "note", type: "", text: `Event ${event.seq} cannot be shown`, isBad: true, at: event.at, seq: event.seq});
+    }
+  }
+
+  #apply(event) {
     const {type, at, seq} = event;
     if (RIGHTS.has(type)) this.rights.push(event);
     if (type === "sandbox_started") this.sandbox = event;
@@ -97,7 +112,7 @@ export class Transcript {
       each.reason = event.reason || each.reason;
       this.endpoints.set(name, each);
     }
-    if (NOTES[type] && type !== "intention_decided") {
+    if (Object.hasOwn(NOTES, type) && type !== "intention_decided") {
       this.#add({kind: "note", type, text: describe(event), isBad: BAD.has(type), at, seq});
     }
   }

@@ -2,6 +2,7 @@
 import {count, duration, money, percent} from "../data/format.mjs";
 
 const NAMES = {
+  __proto__: null,
   usd: "USD", tokens: "tokens", model_calls: "model calls", tool_calls: "tool calls", agents: "agents",
   seconds: "time", time: "time",
 };

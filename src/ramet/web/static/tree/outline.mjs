@@ -45,8 +45,11 @@ export function comparisonOf(column, isDescending) {
   };
 }
 
-/** Return whether a run shows its children: as the reader chose, else if something below it is not over. */
-export const isOpen = (node, folds) => folds.get(node.id) ?? node.live > 0;
+/** Return the tree that is unfolded although it has ended: the newest one, if nothing is at work. */
+function lastTree({roots}) {
+  if (roots.some(({row, live}) => live || !row.is_over)) return null;
+  return roots.reduce((last, {row}) => (last && last.bornAt >= row.bornAt ? last : row), null)?.id;
+}
 
 /**
  * Return the lines of the table. `folds` are the reader's choices by run; "ended ID" opens the ended children of ID.
@@ -54,7 +57,7 @@ export const isOpen = (node, folds) => folds.get(node.id) ?? node.live > 0;
  */
 export function outline(rows, {folds = new Map(), fits = null, compare = null} = {}) {
   const shown = fits && shownNodes(rows, fits);
-  const lines = [];
+  const lines = [], last = lastTree(rows);
   const ordered = (nodes) => (compare ? [...nodes].sort(compare) : nodes);
   const stack = [];
   const push = (nodes, depth, owner) => {
@@ -81,7 +84,8 @@ export function outline(rows, {folds = new Map(), fits = null, compare = null} =
     const line = stack.pop();
     lines.push(line);
     if (line.kind === "group" || !line.node.children.length) continue;
-    line.isExpanded = shown ? true : isOpen(line.node, folds);
+    // As the reader chose, else if something below it is not over.
+    line.isExpanded = Boolean(shown) || (folds.get(line.id) ?? (line.node.live > 0 || line.node.row.root === last));
     line.isDimmed = Boolean(shown) && !fits(line.node);
     if (line.isExpanded) push(line.node.children, line.depth + 1, line.node);
   }

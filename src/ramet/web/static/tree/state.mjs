@@ -1,6 +1,7 @@
 // What the state of a run is called, and what it may be asked to do. A run has ended only when the server says so.
 
 const WAITS = {
+  __proto__: null, // A name such as "constructor" is none of these.
   person: "a person", limit: "a limit", pause: "the end of a pause", quota: "a quota window", room: "free capacity",
   child: "a child", slot: "a slot", mail: "mail", model: "the model", tool: "a tool",
 };

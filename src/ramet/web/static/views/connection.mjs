@@ -11,7 +11,7 @@ export function Connection({state, about}) {
     return html`<span class="connection live" title=${state.isLeader === false ? "Another tab of this browser reads the changes for this one." : undefined}>
       live${about.kernel === false ? ": journal only, no kernel" : ""}</span>`;
   }
-  return html`<span class="connection">connecting…</span>`;
+  return html`<span class="connection">${state.kind === "empty" ? "waits for the first run" : "connecting…"}</span>`;
 }
 
 /** A line across the page while the server does not answer. What is shown is old then. */

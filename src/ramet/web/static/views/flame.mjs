@@ -5,18 +5,18 @@ import {brief} from "../data/text.mjs";
 import {flame} from "../tree/flame.mjs";
 import {elapsed, nameOf, stateOf} from "../tree/state.mjs";
 import {useNow} from "./hooks.mjs";
-import {runAddress} from "./words.mjs";
+import {choice, none, runAddress, soft} from "./words.mjs";
 
 const HEIGHT = 20;
 
 export function Flame({page, id}) {
   const [by, setBy] = useState("time"), now = useNow();
   const node = page.rows.nodes.get(id);
-  if (!node) return html`<p class="soft">Turn on “ended trees” in the table to see the flame strip of an ended tree.</p>`;
+  if (!node) return none("Turn on “ended trees” in the table to see the flame strip of an ended tree.");
   const {bars, levels, hidden, from, to} = flame(node, by, now);
   const words = (row) => `${brief(nameOf(row), 80)}: ${stateOf(row).text}, ${duration(elapsed(row, now))}, ${money(row.subtree.usd)} USD and ${count(row.subtree.tokens)} tokens with all below`;
-  return html`<section><div class="toolbar"><label>Width by <select value=${by} onChange=${(event) => setBy(event.target.value)}><option value="time">time</option><option value="cost">cost</option></select></label>
-      <span class="soft">${by === "time" ? `${duration(to - from)} in all` : "USD of the subtree; tokens where nothing was paid"}${hidden ? `; ${hidden} narrow bars are left out` : ""}</span></div>
+  return html`<section><div class="toolbar">${choice("Width", by, [["time", "by time"], ["cost", "by cost"]], setBy)}
+      ${soft(`${by === "time" ? `${duration(to - from)} in all` : "USD of the subtree; tokens where nothing was paid"}${hidden ? `; ${hidden} narrow bars are left out` : ""}`)}</div>
     <ul class="flame" style=${{height: `${levels * HEIGHT}px`}}>${bars.map(({id: run, row, depth, left, width}) => html`<li key=${run}>
       <a href=${runAddress(run, "flame")} class=${`flame-bar ${stateOf(row).kind}`} title=${words(row)} aria-label=${words(row)}
         style=${{left: `${left * 100}%`, width: `${width * 100}%`, top: `${depth * HEIGHT}px`}}><bdi dir="auto">${width > 0.03 ? brief(nameOf(row), 60) : ""}</bdi></a></li>`)}</ul></section>`;

@@ -35,24 +35,20 @@ export function useLoaded(load, inputs, every_ms = 0) {
   const [round, reload] = useReducer((value) => value + 1, 0);
   useEffect(() => {
     const end = new AbortController();
-    const once = () => load(end.signal).then(
-      (value) => end.signal.aborted || set({value, error: null}),
-      (error) => end.signal.aborted || set((old) => ({value: old.value, error})),
-    );
+    let isUnderWay = false; // A slow server is not asked again meanwhile: the connections of a browser are few.
+    const once = () => {
+      if (isUnderWay) return;
+      isUnderWay = true;
+      load(end.signal).then(
+        (value) => end.signal.aborted || set({value, error: null}),
+        (error) => end.signal.aborted || set((old) => ({value: old.value, error})),
+      ).finally(() => {
+        isUnderWay = false;
+      });
+    };
     once();
     const timer = every_ms ? setInterval(() => document.hidden || once(), every_ms) : 0;
     return () => (end.abort(), clearInterval(timer));
   }, [...inputs, round]);
   return {...state, reload};
-}
-
-/** Return the value of a media query, drawn again when it changes. */
-export function useMedia(query) {
-  const [fits, set] = useState(() => matchMedia(query).matches);
-  useEffect(() => {
-    const media = matchMedia(query), hear = () => set(media.matches);
-    media.addEventListener("change", hear);
-    return () => media.removeEventListener("change", hear);
-  }, [query]);
-  return fits;
 }

@@ -1,76 +1,65 @@
 // The inbox: every question of a run to a person and every run that waits at a limit, of all trees, the oldest first.
 import {html, useState} from "../html.mjs";
-import {count, dateAndTime, duration, money} from "../data/format.mjs";
-import {asText} from "../data/text.mjs";
-import {useLoaded, useNow, useRows} from "./hooks.mjs";
+import {count, dateAndTime, duration, grouped, money} from "../data/format.mjs";
 import {waitingCount} from "../tree/state.mjs";
-import {LongWords, RunLink, Trouble, Words} from "./words.mjs";
+import {useLoaded, useNow, useRows} from "./hooks.mjs";
+import {code, list, none, prose, runLink, soft, trouble, words} from "./words.mjs";
 
 const AGAIN_MS = 5_000;
 // Names of arguments in which tools that write get the old and the new text.
 const OLD = ["old_string", "old_text", "old"], NEW = ["new_string", "new_text", "new", "content"];
-const first = (args, names) => names.map((each) => args[each]).find((each) => typeof each === "string");
+const MOST = 100; //: arguments that are shown one by one
+const first = (args, names) => names.find((each) => Object.hasOwn(args, each) && typeof args[each] === "string");
 
-function Change({args}) {
-  const before = first(args, OLD), after = first(args, NEW);
-  if (after === undefined) return null;
-  return html`<h3>What it writes</h3><div class="diff">
-    ${before !== undefined && html`<del><${LongWords} text=${before} first=${2000} isCode /></del>`}
-    <ins><${LongWords} text=${after} first=${2000} isCode /></ins></div>`;
+/** All arguments, each with its name: no argument, which the model chose, can fold or push away another one. */
+function shownArguments(args) {
+  const after = first(args, NEW), before = after && first(args, OLD);
+  const names = Object.keys(args).filter((each) => each !== after && each !== before);
+  return html`${names.length > 0 && html`<h3>Arguments</h3><dl class="arguments">${names.slice(0, MOST).map((each) => html`<dt>${words(each, 100)}</dt><dd>${code(args[each], 2000)}</dd>`)}</dl>`}
+    ${names.length > MOST && html`<p class="high">and ${names.length - MOST} more arguments: all of them</p>${code(args, 2000)}`}
+    ${after && html`<h3>What it writes (${words(after)})</h3><div class="diff">${before && html`<del>${code(args[before], 2000)}</del>`}<ins>${code(args[after], 2000)}</ins></div>`}`;
 }
 
-function Limit({limit}) {
-  return html`<p>At the limit of <${RunLink} id=${limit.scope_run} text=${limit.scope} />:
-    ${` ${limit.resource.replaceAll("_", " ")}`}, ${count(limit.asked)} asked, ${count(limit.left)} left. To allow it adds <b>${limit.amount}</b>.</p>`;
-}
+const limitLine = ({scope_run, scope, resource, asked, left, amount}) => html`<p>At the limit of ${runLink(scope_run, scope)}:
+  ${` ${resource.replaceAll("_", " ")}`}, ${count(asked)} asked, ${count(left)} left. To allow it adds <b>${amount}</b>.</p>`;
 
 function Ask({page, ask, onAnswer}) {
   const now = useNow(), [reason, setReason] = useState(""), [error, setError] = useState(null), [isSending, setSending] = useState(false);
-  const answer = async (allowed) => {
+  const answer = (label, allowed, kind) => html`<button type="button" class=${kind} disabled=${isSending} onClick=${async () => {
     setSending(true);
     try {
       await page.api.post(`/v1/approvals/${encodeURIComponent(ask.id)}`, {allowed, reason});
-      onAnswer(ask, allowed, reason);
+      onAnswer({...ask, allowed, reason, at: new Date().toISOString()});
     } catch (problem) {
       setError(problem);
       setSending(false);
     }
-  };
-  const usage = ask.usage ?? {};
-  return html`<article class="card" aria-label=${ask.kind === "limit" ? "Run at a limit" : "Question"}>
-    <div class="ask-head"><h2><${RunLink} id=${ask.run} text=${ask.path} /></h2>
-      <span class="soft"><${Words} text=${ask.agent} most=${60} /> · asked ${duration(now - Date.parse(ask.asked_at))} ago
-        · ${money(usage.usd ?? 0)} USD and ${count((usage.input_tokens ?? 0) + (usage.output_tokens ?? 0))} tokens so far</span>
+  }}>${label}</button>`;
+  const {usd = 0, input_tokens = 0, output_tokens = 0} = ask.usage ?? {};
+  return html`<article class="card ask" aria-label=${ask.kind === "limit" ? "Run at a limit" : "Question"}>
+    <div class="ask-head"><h2>${runLink(ask.run, ask.path)}</h2>
+      ${soft(html`${words(ask.agent, 60)} · asked ${duration(now - Date.parse(ask.asked_at))} ago · ${money(usd)} USD and ${count(input_tokens + output_tokens)} tokens so far`)}
       ${ask.deadline && html`<span class="high" title=${dateAndTime(ask.deadline)}>denied in ${duration(Math.max(0, Date.parse(ask.deadline) - now))}</span>`}</div>
-    ${ask.tool && html`<p>Tool: <b><${Words} text=${ask.tool} most=${100} /></b></p>`}
-    ${ask.question && html`<${LongWords} text=${ask.question} first=${1500} />`}
-    ${ask.limit && html`<${Limit} limit=${ask.limit} />`}
-    ${ask.args && Object.keys(ask.args).length > 0 && html`<${Change} args=${ask.args} /><details open=${first(ask.args, NEW) === undefined}><summary>Arguments</summary><${LongWords} text=${asText(ask.args)} first=${2000} isCode /></details>`}
-    <${Trouble} error=${error} />
-    ${page.about.read_only ? html`<p class="soft">read-only</p>` : html`<form class="toolbar" onSubmit=${(event) => event.preventDefault()}>
+    ${ask.tool && html`<p>Tool: <b>${words(ask.tool, 100)}</b></p>`}${ask.question && prose(ask.question, 1500)}${ask.limit && limitLine(ask.limit)}
+    ${ask.args && Object.keys(ask.args).length > 0 && shownArguments(ask.args)}${trouble(error)}
+    ${page.about.read_only ? none("read-only") : html`<form class="answer" onSubmit=${(event) => event.preventDefault()}>
       <input aria-label="Reason, which the model reads" placeholder="Reason, which the model reads" dir="auto" value=${reason} onInput=${(event) => setReason(event.target.value)} />
-      <button type="button" class="main" disabled=${isSending} onClick=${() => answer(true)}>${ask.limit ? "Allow, and add to the limit" : "Allow"}</button>
-      <button type="button" class="danger" disabled=${isSending} onClick=${() => answer(false)}>Deny</button></form>`}
+      ${answer(ask.limit ? "Allow, and add to the limit" : "Allow", true, "main")}${answer("Deny", false, "danger")}</form>`}
   </article>`;
 }
 
 export function Inbox({page}) {
   useRows(page.rows);
-  const waiting = waitingCount(page.rows);
   const [answered, setAnswered] = useState([]);
-  const asks = useLoaded((signal) => page.api.pages("/v1/approvals", "approvals", {signal, most: 2000}), [page.api, waiting], AGAIN_MS);
-  const done = new Set(answered.map((each) => each.id));
-  const open = (asks.value?.entries ?? []).filter((each) => !done.has(each.id));
-  const onAnswer = (ask, allowed, reason) => {
-    setAnswered((all) => [...all, {id: ask.id, path: ask.path, tool: ask.tool, allowed, reason, at: new Date().toISOString()}]);
-    asks.reload();
-  };
-  return html`<div class="page"><h1>Inbox</h1>
-    <${Trouble} error=${asks.error} retry=${asks.reload} />
-    ${asks.value && !open.length && html`<p class="soft">Nothing waits for a person.</p>`}
+  const {value, error, reload} = useLoaded(
+    (signal) => page.api.pages("/v1/approvals", "approvals", {signal, most: 2000}), [page.api, waitingCount(page.rows)], AGAIN_MS,
+  );
+  const open = (value?.entries ?? []).filter(({id}) => !answered.some((each) => each.id === id));
+  const onAnswer = (ask) => (setAnswered((all) => [...all, ask]), reload());
+  return html`<div class="page"><h1>Inbox</h1>${trouble(error, reload)}${value && !open.length && none("Nothing waits for a person.")}
     ${open.slice(0, 200).map((each) => html`<${Ask} key=${each.id} page=${page} ask=${each} onAnswer=${onAnswer} />`)}
-    ${open.length > 200 && html`<p class="soft">and ${open.length - 200} more; they appear as these are answered.</p>`}
-    ${answered.length > 0 && html`<section aria-label="Receipts"><h2>Answered in this tab</h2><ul class="paths" role="status">${answered.map((each) => html`<li key=${each.id}>
-      <b>${each.allowed ? "Allowed" : "Denied"}</b> <${Words} text=${each.path} /> ${each.tool} <span class="soft">${dateAndTime(each.at)}</span> ${each.reason && html`<${Words} text=${each.reason} />`}</li>`)}</ul></section>`}
+    ${open.length > 200 && none(`and ${grouped(open.length - 200)} more; they appear as these are answered.`)}
+    ${answered.length > 0 && html`<section aria-label="Receipts"><h2>Answered in this tab</h2><div role="status">${list(answered, ({allowed, path, tool, at, reason}) => html`
+      <b>${allowed ? "Allowed" : "Denied"}</b> ${words(path)} ${words(tool)} ${soft(dateAndTime(at))} ${words(reason)}`)}</div></section>`}
   </div>`;
 }

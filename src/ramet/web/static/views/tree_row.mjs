@@ -10,14 +10,14 @@ export const COLUMNS = [
   {name: "path", label: "Run"},
   {name: "agent", label: "Agent"},
   {name: "state", label: "State"},
-  {name: "elapsed", label: "Elapsed", isNumber: true},
-  {name: "silent", label: "Silent for", isNumber: true},
-  {name: "tokens", label: "Tokens own | subtree", isNumber: true},
-  {name: "usd", label: "USD own | subtree", isNumber: true},
+  {name: "elapsed", label: "Elapsed"},
+  {name: "silent", label: "Silent for"},
+  {name: "tokens", label: "Tokens own | subtree"},
+  {name: "usd", label: "USD own | subtree"},
   {name: "budget", label: "Budget", isFixed: true},
   {name: "model", label: "Model"},
   {name: "sandbox", label: "Sandbox", isFixed: true},
-  {name: "context", label: "Context", isNumber: true},
+  {name: "context", label: "Context"},
 ];
 export const HEIGHT = 30; //: of a line, as in tree.css
 const INDENT = 14, DEEPEST = 12; //: deeper runs are indented no further, and show their depth as a number

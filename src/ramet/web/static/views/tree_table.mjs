@@ -6,13 +6,15 @@ import {isPaused} from "../tree/state.mjs";
 import {Acts} from "./acts.mjs";
 import {useNow, useRows} from "./hooks.mjs";
 import {COLUMNS, HEIGHT, Line} from "./tree_row.mjs";
-import {runAddress} from "./words.mjs";
+import {choice, runAddress} from "./words.mjs";
 
 const HEAD = 38, BEYOND = 6, REORDER_MS = 500;
 const STATES = [
   ["all", "all states"], ["open", "not ended"], ["working", "working"], ["waiting", "waits for a person, a limit or a pause"],
   ["silent", "silent"], ["paused", "paused"], ["failed", "failed"], ["ended", "ended"],
 ];
+const BEGIN = html`<h2>No run is recorded here yet</h2><p>Begin one in this folder; it appears here as soon as it starts:</p>
+  <pre class="code">ramet ask "What is in this folder?"</pre>`;
 // What the reader chose outlives a visit to another view.
 const memory = {folds: new Map(), words: "", state: "all", column: "", isDescending: true, focus: "", top: 0};
 
@@ -123,9 +125,7 @@ export function TreeTable({page}) {
       <input ref=${search} type="search" aria-label="Filter runs" placeholder="Filter ( / )" value=${memory.words}
         onInput=${(event) => choose({words: event.target.value})}
         onKeyDown=${(event) => (event.key === "Escape" || event.key === "Enter") && grid.current.focus()} />
-      <select aria-label="State" value=${memory.state} onChange=${(event) => choose({state: event.target.value})}>
-        ${STATES.map(([value, label]) => html`<option value=${value}>${label}</option>`)}
-      </select>
+      ${choice("State", memory.state, STATES, (state) => choose({state}))}
       <label><input type="checkbox" checked=${Boolean(page.ended)} onChange=${(event) => page.setEnded(event.target.checked)} /> ended trees</label>
       <${Totals} rows=${rows} shown=${lines.length} fits=${fits} />
       <${Acts} page=${page} row=${row} />
@@ -143,8 +143,7 @@ export function TreeTable({page}) {
       <div class="body" role="rowgroup" style=${{height: `${lines.length * HEIGHT}px`}}>
         ${lines.slice(first, last).map((each, offset) => drawn(each, first + offset))}
       </div>
-      ${!lines.length && html`<div role="row" class="none"><div role="gridcell">${rows.isComplete
-        ? (fits ? "No run fits the filter." : "No run is active. Runs appear here when they are spawned.") : "Reading the runs…"}</div></div>`}
+      ${!lines.length && html`<div role="row" class="none"><div role="gridcell">${!rows.isComplete ? "Reading the runs…" : fits ? "No run fits the filter." : BEGIN}</div></div>`}
     </div>
   </section>`;
 }
@@ -156,5 +155,5 @@ function Totals({rows, shown, fits}) {
     usd += row.subtree.usd;
   }
   return html`<span class="totals">${plural(rows.roots.length, "tree")}, ${plural(rows.nodes.size, "run")}, ${open.toLocaleString("en")} not ended,
-    ${` ${money(usd)} USD`}${fits ? ` · ${plural(shown, "line")} shown` : ""}</span>`;
+    ${` ${money(usd)} USD`}${fits ? ` · ${plural(shown, "line")} shown` : ""}${rows.dropped ? ` · the oldest ${plural(rows.dropped, "ended tree")} left out` : ""}</span>`;
 }
