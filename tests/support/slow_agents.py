@@ -1,4 +1,4 @@
-"""Models for tests of several kernels: one counts and waits for a file, one calls a tool and repeats its result."""
+"""Models for tests of several kernels: one counts and waits for a file, two call a tool and repeat its result."""
 
 from __future__ import annotations
 
@@ -63,10 +63,23 @@ class HoldingModel(AnsweringModel):
         return reply
 
 
+class WritingModel(AnsweringModel):
+    """A model that writes the prompt into a file `note` once, and repeats the result of the call."""
+
+    def answer(self, messages: list[BaseMessage]) -> AIMessage:
+        """Return the call, or its result."""
+        newest = messages[-1]
+        if newest.type == "tool":
+            return AIMessage(f"heard {newest.text}")
+        args = {"file_path": "note", "content": str.__str__(newest.text)}
+        return AIMessage("", tool_calls=[{"name": "Write", "args": args, "id": "call-1"}])
+
+
 class SlowType(LlmType):
     """An agent type whose agents use one of these models."""
 
     name = "slow"
 
     def __init__(self) -> None:
-        super().__init__({"slow": CountingModel(), "hearing": HoldingModel()}, default="slow")
+        models = {"slow": CountingModel(), "hearing": HoldingModel(), "writing": WritingModel()}
+        super().__init__(models, default="slow")

@@ -45,7 +45,9 @@ def sandbox_processes(server: EchoServer, root: RunId) -> list[int]:
 
 
 @asynccontextmanager
-async def shown_server(context: BrowserContext, **options: Any) -> AsyncIterator[tuple[EchoServer, UiServer]]:
+async def shown_server(
+    context: BrowserContext, api_type: type[ForwardingApi] = ForwardingApi, **options: Any
+) -> AsyncIterator[tuple[EchoServer, UiServer]]:
     """Run a server, and the server of its page; close the pages before these end.
 
     The loop lives as long as the browser. Its threads must not: they have an executor of this server.
@@ -54,7 +56,7 @@ async def shown_server(context: BrowserContext, **options: Any) -> AsyncIterator
     with short_folder() as folder, ThreadPoolExecutor() as executor:
         loop.set_default_executor(executor)
         async with serving(folder, grace_s=1.0, **options) as server:
-            api = ForwardingApi(server.server.listen_address)
+            api = api_type(server.server.listen_address)
             async with api, UiServer(api, "a folder", idle_minutes=60) as page_server:
                 yield server, page_server
                 for each in context.pages:

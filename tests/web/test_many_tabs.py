@@ -1,0 +1,70 @@
+"""Twenty tabs of one browser: the server has one stream for all of them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, ClassVar
+from urllib.parse import parse_qs
+
+import pytest
+from starlette.types import Receive, Scope, Send
+
+from ramet import Agent, ScriptedModel
+from ramet.models.scripted.dialogue import Hang
+from ramet.web.forwarding_api import ForwardingApi
+from tests.support.waiting import eventually
+from tests.web.test_acts import shown_server
+
+if TYPE_CHECKING:
+    from playwright.async_api import BrowserContext, Page
+
+TABS = 20
+AT_ONCE = 4  #: tabs that load at the same time
+
+
+class CountingApi(ForwardingApi):
+    """The API behind the page, which counts its open streams of changes and records the cursors of all."""
+
+    open_streams: ClassVar[int]
+    cursors: ClassVar[list[str]]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] != "/v1/changes":
+            return await super().__call__(scope, receive, send)
+        CountingApi.cursors.append(parse_qs(scope["query_string"].decode()).get("after", [""])[0])
+        CountingApi.open_streams += 1
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            CountingApi.open_streams -= 1
+
+
+async def opened_tab(context: BrowserContext, link: str) -> Page:
+    """Open a tab, and wait until it shows the run `first`."""
+    tab = await context.new_page()
+    tab.set_default_timeout(60_000)
+    await tab.goto(link)
+    await tab.get_by_role("row", name="first").wait_for()
+    return tab
+
+
+@pytest.mark.larger
+async def test_many_tabs_have_one_stream_also_after_the_leader_closes(context: BrowserContext) -> None:
+    """The server counts one stream. Its tab closes; the next stream begins after a cursor, and every tab shows more."""
+    CountingApi.open_streams, CountingApi.cursors = 0, []
+    async with shown_server(context, CountingApi) as (server, page_server):
+        spawn = server.server.runtime.spawn
+        await spawn(Agent(name="first", model=ScriptedModel([Hang()])), "wait")
+        tabs = [await opened_tab(context, page_server.link)]
+        while len(tabs) < TABS:
+            number = min(AT_ONCE, TABS - len(tabs))
+            tabs += await asyncio.gather(*(opened_tab(context, page_server.link) for _ in range(number)))
+        assert (CountingApi.open_streams, CountingApi.cursors) == (1, [""])
+
+        await tabs.pop(0).close()
+        await eventually(lambda: len(CountingApi.cursors) == 2 and CountingApi.open_streams == 1)
+        assert CountingApi.cursors[1]
+        await spawn(Agent(name="second", model=ScriptedModel([Hang()])), "wait")
+        for each in tabs:
+            await each.get_by_role("row", name="second").wait_for()
+        assert (CountingApi.open_streams, len(CountingApi.cursors)) == (1, 2)
