@@ -24,23 +24,25 @@ def runtime_of(store_address: str, folder: pathlib.Path, backend: Any) -> AgentR
     return AgentRuntime(folder, store=store_at(store_address), backend=backend, grace_s=1.0)
 
 
-def kill_once_committed(stream: str, text: str) -> None:
-    """Kill this process as soon as the agent has committed."""
-    if "committed" in text:
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 async def main(store_address: str, folder: pathlib.Path, backend: str, repository: pathlib.Path, kind: str) -> None:
-    """Work until the agent has committed, and be killed there."""
+    """Work until the agent has committed, and be killed there: the start of its sandbox is on record by then."""
+    loop, committed = asyncio.get_running_loop(), asyncio.Event()
+
+    def look(stream: str, text: str) -> None:
+        if "committed" in text:
+            loop.call_soon_threadsafe(committed.set)
+
     async with runtime_of(store_address, folder, backend) as runtime:
         handle = await runtime.spawn(
             AGENT,
             cwd=repository,
             policy=Policy(timeout_seconds=600),
-            on_output=kill_once_committed,
+            on_output=look,
             repeatable=kind == "repeatable",
         )
-        await handle.result()
+        await committed.wait()
+        await handle.run.context.wait_persisted()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 if __name__ == "__main__":
