@@ -357,6 +357,7 @@ CATALOGUE: tuple[Measurement, ...] = (
         Figure("rows_ms", "until all agents are in the table", "ms wall"),
         Figure("first_kb", "scripts before the table is drawn", "KB", 100),
         Figure("all_kb", "all scripts", "KB"),
+        Figure("sent_kb", "all scripts, compressed as they are sent", "KB", 100),
         arguments=("page_frames",),
     ),
     _measure(

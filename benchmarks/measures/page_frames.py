@@ -39,9 +39,10 @@ _SCROLL = """async (seconds) => {
 _LOADED = """() => {
   const paint = performance.getEntriesByName('first-contentful-paint')[0].startTime;
   const scripts = performance.getEntriesByType('resource').filter((each) => each.name.endsWith('.mjs'));
-  const sum = (list) => list.reduce((total, each) => total + each.decodedBodySize, 0) / 1000;
+  const sum = (list, size = 'decodedBodySize') => list.reduce((total, each) => total + each[size], 0) / 1000;
   const drawn = performance.getEntriesByName('drawn')[0].startTime;
-  return {paint, drawn, first: sum(scripts.filter((each) => each.startTime < drawn)), all: sum(scripts)};
+  const first = sum(scripts.filter((each) => each.startTime < drawn));
+  return {paint, drawn, first, all: sum(scripts), sent: sum(scripts, 'encodedBodySize')};
 }"""
 
 
@@ -95,6 +96,7 @@ async def _look(link: str, server: Process, agents: int) -> Figures:
         "rows_ms": rows_ms,
         "first_kb": loaded["first"],
         "all_kb": loaded["all"],
+        "sent_kb": loaded["sent"],
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import re
 from collections.abc import AsyncIterator
@@ -201,6 +202,9 @@ async def test_every_answer_has_the_headers_of_a_page_that_trusts_nobody() -> No
             assert answer.headers["cache-control"] == "no-cache"
             kept = await ask(server, f"GET /ui/{name}", if_none_match=answer.headers["etag"])
             assert (kept.status, kept.body) == (304, b"")
+            compressed = await ask(server, f"GET /ui/{name}", accept_encoding="br, gzip")
+            assert (compressed.headers["content-encoding"], answer.headers["vary"]) == ("gzip", "accept-encoding")
+            assert gzip.decompress(compressed.body) == static_files()[name].content
         assert "script-src 'self'" in CONTENT_SECURITY_POLICY
         assert not re.search("unsafe|https?:|[*]", CONTENT_SECURITY_POLICY)
         types = {name: answer.headers["content-type"] for name, answer in zip(static_files(), answers, strict=False)}

@@ -75,7 +75,7 @@ async def answer_page(scope: Scope, host: PageHost, hosts: AllowedHosts) -> Resp
         return responses.json(await host.about())
     if (file := static_files().get(name)) is None:
         raise Refusal(HTTPStatus.NOT_FOUND, "the page has no such file")
-    return file.answer(headers.get("if-none-match", ""))
+    return file.answer(headers.get("if-none-match", ""), headers.get("accept-encoding", ""))
 
 
 def page_key(scope: Scope) -> str:

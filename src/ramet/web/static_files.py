@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import pathlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Final
 
 from starlette.responses import Response
@@ -36,16 +37,25 @@ class StaticFile:
     media_type: str
     etag: str
 
-    def answer(self, known_etags: str = "") -> Response:
+    @cached_property
+    def compressed(self) -> bytes:
+        """The content as gzip."""
+        return gzip.compress(self.content, mtime=0)
+
+    def answer(self, known_etags: str = "", accepted_encodings: str = "") -> Response:
         """Return the file; 304 without content if its ETag is one of those that the browser has."""
         # A browser asks each time, so that a new version of ramet never meets scripts of an old one.
         headers = {
-            "etag": self.etag,
+            "etag": f"W/{self.etag}",  # weak: the same file may come compressed
             "cache-control": "no-cache",
+            "vary": "accept-encoding",
             "content-security-policy": CONTENT_SECURITY_POLICY,
         }
-        if self.etag in {each.strip().removeprefix("W/") for each in known_etags.split(",")}:
+        if self.etag in {each.strip()[-len(self.etag) :] for each in known_etags.split(",")}:
             return Response(status_code=304, headers=headers)
+        if "gzip" in {each.strip().lower() for each in accepted_encodings.split(",")}:
+            headers["content-encoding"] = "gzip"
+            return Response(self.compressed, headers=headers, media_type=self.media_type)
         return Response(self.content, headers=headers, media_type=self.media_type)
 
 
