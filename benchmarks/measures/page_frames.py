@@ -46,8 +46,8 @@ _LOADED = """() => {
 }"""
 
 
-async def measure(agents: int = 10_000, events_per_s: int = 2_000) -> Figures:
-    """Return the figures of one page that shows all agents."""
+async def measure(agents: int = 10_000, events_per_s: int = 2_000, seconds: float = SECONDS) -> Figures:
+    """Return the figures of one page that shows all agents, scrolled for that time."""
     with tempfile.TemporaryDirectory(prefix="ramet-b-") as folder:
         server = await _start("-m", "benchmarks.crowded_server", folder, str(agents), str(events_per_s))
         try:
@@ -55,7 +55,7 @@ async def measure(agents: int = 10_000, events_per_s: int = 2_000) -> Figures:
             page_server = await _start("-m", "ramet", "ui", "--no-open", "--dir", folder)
             try:
                 link = next(each for each in (await _line(page_server)).split() if each.startswith("http://"))
-                return await _look(link, server, agents)
+                return await _look(link, server, agents, seconds)
             finally:
                 page_server.terminate()
                 await page_server.wait()
@@ -64,7 +64,7 @@ async def measure(agents: int = 10_000, events_per_s: int = 2_000) -> Figures:
             await server.wait()
 
 
-async def _look(link: str, server: Process, agents: int) -> Figures:
+async def _look(link: str, server: Process, agents: int, seconds: float) -> Figures:
     from playwright.async_api import async_playwright
 
     async with async_playwright() as playwright:
@@ -81,7 +81,7 @@ async def _look(link: str, server: Process, agents: int) -> Figures:
         devtools = await page.context.new_cdp_session(page)
         await devtools.send("Performance.enable", {"timeDomain": "threadTicks"})
         used_s = await _main_thread_s(devtools)
-        scrolled: dict[str, Any] = await page.evaluate(_SCROLL, SECONDS)
+        scrolled: dict[str, Any] = await page.evaluate(_SCROLL, seconds)
         used_s = await _main_thread_s(devtools) - used_s
         rate = (await _count(server) - before) / (asyncio.get_running_loop().time() - began)
         loaded: dict[str, Any] = await page.evaluate(_LOADED)
@@ -89,7 +89,7 @@ async def _look(link: str, server: Process, agents: int) -> Figures:
     return {
         "frames_per_s": scrolled["frames"],
         "frame_p99_ms": scrolled["p99"],
-        "frame_cpu_ms": used_s * 1000 / (scrolled["frames"] * SECONDS),
+        "frame_cpu_ms": used_s * 1000 / (scrolled["frames"] * seconds),
         "events_per_s": rate,
         "paint_ms": loaded["paint"],
         "drawn_ms": loaded["drawn"],

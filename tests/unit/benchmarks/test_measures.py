@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable
@@ -36,6 +37,7 @@ from benchmarks.measures import (
     limit,
     memory,
     opening,
+    page_frames,
     pods,
     population,
     recording,
@@ -91,19 +93,28 @@ SMALL: dict[str, Callable[[], Awaitable[Figures]]] = {
     "state": lambda: state.measure(3, 20),
     "team-pod": lambda: team_pod.measure(2),
     "tree": lambda: tree.measure(2, 2),
+    "ui": lambda: page_frames.measure(200, 100, 0.5),
 }
 ON_PODS = {"pods", "team-pod"}
 ON_POSTGRES = {"kept-turn", "kernels-heard", "takeover", "scheduled-takeover"}
 BY_NAME = {each.name: each for each in CATALOGUE}
 
 
-@pytest.mark.parametrize("name", SMALL)
+#: Measurements that take seconds of processor time even if they are small.
+LONG = {"takeover", "scheduled-takeover", "isolated", "isolated-rate", "ui"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.larger] if name in LONG else []) for name in SMALL]
+)
 async def test_a_measurement_finds_its_values(name: str) -> None:
     """Each value of the table is measured."""
     if name in ON_POSTGRES and (reason := reason_absent()):
         pytest.skip(reason)
     if name in ON_PODS and not (os.environ.get("KUBECONFIG") and os.environ.get("REGISTRY")):
         pytest.skip("no cluster is given (KUBECONFIG and REGISTRY)")
+    if name == "ui" and shutil.which("chromium") is None:
+        pytest.skip("chromium is not installed: `make setup` installs it on Debian")
     measurement = await SMALL[name]()
 
     assert {figure.key for figure in BY_NAME[name].figures} <= measurement.keys()

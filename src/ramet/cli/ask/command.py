@@ -70,22 +70,22 @@ async def _ask(options: Namespace, question: str, *, logs: bool) -> int:
     attended = has_person and not options.yes
     asks_at_limit = has_person and not options.json and options.at_limit == "pause"
     opened = await open_runtime(options, clock, asks_at_limit=asks_at_limit)
-    session, remarks = _session(options, opened, attended=attended)
-    with contextlib.suppress(OSError):
-        for remark in () if options.quiet else remarks:
-            err.print(Text(remark, "dim"), soft_wrap=True)
-    view = _view(options, err, model, clock, logs=logs)
-    questions = None
-    if attended or asks_at_limit:
-        questions = Questions(err, view, _answerer(session) if attended else None, sys.stdin.fileno())
-    pauses, prepare = None, None
-    if options.at_limit == "pause":
-        leave = partial(_leave, session, view, err, model, clock, options)
-        pauses = PauseHandler(err, questions if asks_at_limit else None, leave, can_leave=session.durable)
-    if session.durable:
-        backend = None if options.backend == "inline" else options.backend
-        prepare = partial(record_command, session, is_approved=options.yes, backend=backend)
     try:
+        session, remarks = _session(options, opened, attended=attended)
+        with contextlib.suppress(OSError):
+            for remark in () if options.quiet else remarks:
+                err.print(Text(remark, "dim"), soft_wrap=True)
+        view = _view(options, err, model, clock, logs=logs)
+        questions = None
+        if attended or asks_at_limit:
+            questions = Questions(err, view, _answerer(session) if attended else None, sys.stdin.fileno())
+        pauses, prepare = None, None
+        if options.at_limit == "pause":
+            leave = partial(_leave, session, view, err, model, clock, options)
+            pauses = PauseHandler(err, questions if asks_at_limit else None, leave, can_leave=session.durable)
+        if session.durable:
+            backend = None if options.backend == "inline" else options.backend
+            prepare = partial(record_command, session, is_approved=options.yes, backend=backend)
         runner = QuestionRunner(
             session,
             model,
@@ -98,7 +98,7 @@ async def _ask(options: Namespace, question: str, *, logs: bool) -> int:
         )
         outcome = await runner.run(question)
     finally:
-        await session.runtime.stop()
+        await opened.runtime.stop()
     if outcome.output_closed:
         raise BrokenPipeError
     if isinstance(view, JsonView):
