@@ -41,6 +41,8 @@ async def test_a_folder_without_runs_says_how_to_begin(page: Page, problems: Pro
             await run.communicate()
             await page.get_by_role("gridcell", name="ended: completed").wait_for()
             assert await page.get_by_text("ramet ask").count() == 0
+            await page.keyboard.press("Enter")  # The table has the focus, without a click.
+            await page.get_by_text("Transcript", exact=True).wait_for()
 
 
 async def test_the_link_shows_the_runs_of_a_server_through_its_death(page: Page, problems: Problems) -> None:

@@ -41,6 +41,7 @@ export function TreeTable({page}) {
     const watch = new ResizeObserver(() => setHeight(grid.current.clientHeight));
     watch.observe(grid.current);
     grid.current.scrollTop = memory.top;
+    if (document.activeElement === document.body) grid.current.focus({preventScroll: true}); // Its keys work without a click.
     return () => watch.disconnect();
   }, []);
 
