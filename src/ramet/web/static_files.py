@@ -38,7 +38,7 @@ class StaticFile:
     etag: str
 
     @cached_property
-    def compressed(self) -> bytes:
+    def gzip_content(self) -> bytes:
         """The content as gzip."""
         return gzip.compress(self.content, mtime=0)
 
@@ -55,7 +55,7 @@ class StaticFile:
             return Response(status_code=304, headers=headers)
         if "gzip" in {each.strip().lower() for each in accepted_encodings.split(",")}:
             headers["content-encoding"] = "gzip"
-            return Response(self.compressed, headers=headers, media_type=self.media_type)
+            return Response(self.gzip_content, headers=headers, media_type=self.media_type)
         return Response(self.content, headers=headers, media_type=self.media_type)
 
 
