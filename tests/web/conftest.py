@@ -83,7 +83,7 @@ async def browser(chromium: str) -> AsyncIterator[Browser]:
 
 
 class Problems(list[str]):
-    """What the pages of a test have complained about, without what the test expects."""
+    """Complaints of the pages of a test, without those that the test expects."""
 
     def __init__(self) -> None:
         super().__init__()

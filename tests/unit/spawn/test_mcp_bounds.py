@@ -115,7 +115,7 @@ def test_a_bound_of_a_form_that_is_no_float_is_none() -> None:
 
 @pytest.mark.parametrize(("repeatable", "repeated"), [((), ""), (("once",), "once"), ("annotated", "again")])
 def test_tools_are_repeatable_as_the_entry_of_their_server_says(repeatable: Any, repeated: str) -> None:
-    """What a server says of its tools counts only for `annotated`."""
+    """A server's words about its tools count only for `annotated`."""
     entry = McpServer(name="calc", command="calc", repeatable=repeatable)
     listed = [
         ListedTool("once", "", {"type": "object"}),

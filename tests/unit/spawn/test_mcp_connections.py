@@ -79,7 +79,7 @@ async def test_a_guest_connects_only_the_servers_of_its_own_sandbox() -> None:
 
 
 def test_a_tree_has_a_limited_number_of_shared_servers() -> None:
-    """They outlive their agents, which could start ever more of them."""
+    """Shared servers outlive their agents, which could start ever more of them."""
     register, run, caller = SimpleNamespace(), SimpleNamespace(grant=Grant(), info=None), SimpleNamespace()
     register.services = SimpleNamespace(placement=SimpleNamespace(env=lambda *_: {}))
     servers = TreeServers(cast("Any", register))

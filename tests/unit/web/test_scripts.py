@@ -34,7 +34,7 @@ def test_words_of_agents_can_only_become_text() -> None:
 
 
 def test_scripts_stay_small() -> None:
-    """What the first drawing needs is below 80 kB as it is; all scripts are below 130 kB, and 60 kB compressed."""
+    """Scripts of the first drawing are below 80 kB as they are; all scripts are below 130 kB, and 60 kB compressed."""
     all_scripts, first, waiting = scripts(), set[str](), ["app.mjs"]
     while waiting:
         name = waiting.pop()
