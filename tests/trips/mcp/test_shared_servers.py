@@ -64,7 +64,9 @@ def tree_servers(session: ramet.Session) -> TreeServers:
 # Beside heavy load about one run of ten did not end, for a reason that is not known yet.
 @pytest.mark.larger
 async def test_agents_of_a_tree_use_one_server(tmp_path: pathlib.Path, backend: BackendName) -> None:
-    """The server outlives its users, and ends with the tree. Questions and reports reach the agent that called, and no other.
+    """The server outlives its users, and ends with the tree.
+
+    Questions and reports reach the agent that called, and no other.
 
     A crash costs the open calls, and what the server wrote then is shown to no agent; the next call starts it anew.
     """
