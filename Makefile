@@ -84,7 +84,7 @@ format: $(READY) ## rewrite the sources the way `make check` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup ## measure; see docs/performance.md
+bench: setup ## measure; see docs/design/performance.md
 	$(BIN)/python -m benchmarks $(ARGS)
 
 bench-compare: setup ## measure this tree and the commit BASE in turn; ARGS="turn child --rounds 3" for some of it
@@ -111,7 +111,7 @@ $(READY): pyproject.toml constraints.txt | python
 
 # One after the other, and beside pip: apt-get has one lock, and waits for the network as pip does.
 tools: | python  # git for worktrees, ripgrep for the grep tool, bubblewrap for sandboxes, PostgreSQL for its journal, a registry and skopeo
-# for images, curl for the lines of docs/services.md, Chromium for the page; tests say if one is missing
+# for images, curl for the lines of docs/guides/services.md, Chromium for the page; tests say if one is missing
 	@missing=""; command -v git >/dev/null || missing="git"; command -v rg >/dev/null || missing="$${missing:+$$missing }ripgrep"; \
 	command -v bwrap >/dev/null || missing="$${missing:+$$missing }bubblewrap"; \
 	command -v curl >/dev/null || missing="$${missing:+$$missing }curl"; \

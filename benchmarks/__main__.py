@@ -20,7 +20,7 @@ from benchmarks.projects import PEERS, Peer
 from benchmarks.sitting import Sitting, sit
 from benchmarks.venvs import interpreters_of
 
-PAGE = ROOT / "docs" / "performance.md"
+PAGE = ROOT / "docs" / "design" / "performance.md"
 PLOTS = ROOT / "docs" / "plots"
 RESULTS = ROOT / "benchmarks" / "results"
 
@@ -79,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--write",
         action="store_true",
-        help="keep the sitting in benchmarks/results, docs/performance.md and docs/plots",
+        help="keep the sitting in benchmarks/results, docs/design/performance.md and docs/plots",
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""Measurements in which peers take part, by the table of docs/performance.md that shows them side by side."""
+"""Measurements in which peers take part, by the table of docs/design/performance.md that shows them side by side."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A prediction of the needs of many agents, and of the first limit: `python -m benchmarks.scale [RESULTS]`.
 
 The constants are medians of a file that `python -m benchmarks … --json` wrote; nothing is fitted. What is assumed, of
-agents (`Load`) and of machines (`Capacity`), stands here. docs/scale.md explains it.
+agents (`Load`) and of machines (`Capacity`), stands here. docs/design/scale.md explains it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A sitting as tables: for the terminal, for docs/performance.md, and as JSON for a file."""
+"""A sitting as tables: for the terminal, for docs/design/performance.md, and as JSON for a file."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _compare_with_peers(measurements: Sequence[Measurement], sitting: Sitting, p
             if any(sitting.has(measurement, peer.name) for measurement in group):
                 lines.append(f"| {peer.label} {peer.version} | {' | '.join(cells)} | {peer.does_not} |")
         drawn = [each for each in group if any(sitting.has(each, peer.name) for peer in peers)]
-        lines += ["", *(f"![{each.title}](plots/{each.name}.svg)" for each in drawn)]
+        lines += ["", *(f"![{each.title}](../plots/{each.name}.svg)" for each in drawn)]
     missing = {f"{by_name[name].label} (`{each}`)" for each, name in sitting.left_out if name in by_name}
     return [*lines, "", f"Left out, since it failed: {', '.join(sorted(missing))}."] if missing else lines
 

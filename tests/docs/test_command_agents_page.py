@@ -1,4 +1,4 @@
-"""docs/command-agents.md names every frame with its fields and every field of `spawn_info`; its program is shipped."""
+"""docs/guides/command-agents.md names every frame and every field of `spawn_info`; its program is shipped."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ramet.services.agent_types.command.type import CommandInfo, CommandType
 from ramet.wire import command_protocol
 from tests.docs.test_blocks_run import ROOT
 
-PAGE = (ROOT / "docs" / "command-agents.md").read_text()
+PAGE = (ROOT / "docs" / "guides" / "command-agents.md").read_text()
 HOST_FRAMES = [
     each
     for each in vars(command_protocol).values()

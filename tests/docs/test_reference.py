@@ -1,4 +1,4 @@
-"""docs/reference.md names exactly what the code has."""
+"""docs/reference/ names exactly what the code has."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from ramet.spawn.handle import Handle
 from ramet.store.state.versioned import Versioned
 from ramet.tools.spawn_request import SpawnRequest
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference.md"
+PAGES = sorted((Path(__file__).parents[2] / "docs" / "reference").glob("*.md"))
 #: Accepted in settings files and fired by nothing: the page says so of exactly these.
 NEVER_FIRED: set[str] = set()
 
@@ -49,7 +49,7 @@ def table(page: str, heading: str) -> dict[str, str]:
     """Return the rows below a heading, up to the next one: the code that opens a row, mapped to the row."""
     lines = iter(page.splitlines())
     if heading not in (line.lstrip("#").strip() for line in lines if line.startswith("#")):
-        pytest.fail(f"reference.md has no heading {heading!r}")
+        pytest.fail(f"docs/reference/ has no heading {heading!r}")
     rows: dict[str, str] = {}
     for line in lines:
         if line.startswith("#"):
@@ -126,7 +126,7 @@ TABLES: dict[str, set[str]] = {
 
 @pytest.fixture(scope="module")
 def page() -> str:
-    return PAGE.read_text()
+    return "\n".join(each.read_text() for each in PAGES)
 
 
 @pytest.mark.parametrize("heading", TABLES)

@@ -32,7 +32,9 @@ async def test_the_shell_session_of_a_page_runs_unchanged(short_folder: pathlib.
     """Every command of the session succeeds, and its server has ended afterwards."""
     if shutil.which("curl") is None:
         pytest.skip("there is no curl")
-    script = "".join(block.code for block in blocks((ROOT / "docs" / page).read_text()) if block.language == "sh")
+    script = "".join(
+        block.code for block in blocks((ROOT / "docs" / "guides" / page).read_text()) if block.language == "sh"
+    )
     assert script.count("api ") > 5
     env = {
         "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),

@@ -16,7 +16,7 @@ from ramet.services.http.routes.table import OPERATIONS
 from tests.support.manifests import DEPLOY, Manifest, build_manifests, files_of, find_manifest, unknown_fields
 from tests.support.rights import rights_of
 
-KUBERNETES = DEPLOY.parent / "docs" / "kubernetes.md"
+KUBERNETES = DEPLOY.parent / "docs" / "guides" / "kubernetes.md"
 
 
 @pytest.fixture(scope="module")

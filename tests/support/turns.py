@@ -74,7 +74,7 @@ class Reader:
     """A reader of one turn, a new one or an existing one; `done` ends with the turn.
 
     `turn_id` is empty until the server has accepted the turn. A kernel that is killed before then may or may not have
-    recorded the turn, and the request fails with 502, as docs/services.md says: the client does not repeat it.
+    recorded the turn, and the request fails with 502, as docs/guides/services.md says: the client does not repeat it.
     """
 
     def __init__(

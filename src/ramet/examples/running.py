@@ -41,7 +41,7 @@ def main(name: str, description: str, example: Callable[[Config], Coroutine[Any,
         "--config",
         type=pathlib.Path,
         metavar="FILE",
-        help="a settings file (ramet.yaml), for example for pods in a cluster: see docs/kubernetes.md",
+        help="a settings file (ramet.yaml), for example for pods in a cluster: see docs/guides/kubernetes.md",
     )
     options = parser.parse_args()
     try:

@@ -1,4 +1,4 @@
-"""The model of docs/scale.md: its results follow from its constants, and each limit can be the deciding one."""
+"""The model of docs/design/scale.md: its results follow from its constants, and each limit can be the deciding one."""
 
 from __future__ import annotations
 

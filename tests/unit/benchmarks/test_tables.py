@@ -71,7 +71,7 @@ def test_the_page_states_the_origin_of_its_numbers() -> None:
     assert "| | `turn`: each, ms | does not |" in page
     assert "| ramet | 0.2 | |" in page
     assert "| Other 1.2 | 0.4 (2×) | stop |" in page
-    assert "![Turn](plots/turn.svg)" in page
+    assert "![Turn](../plots/turn.svg)" in page
 
 
 def test_the_terminal_shows_what_a_peer_does_not_do() -> None:
@@ -104,7 +104,7 @@ def test_only_text_between_the_marks_is_replaced() -> None:
 
 
 def test_the_page_of_this_project_can_take_a_table() -> None:
-    """docs/performance.md has its marks."""
+    """docs/design/performance.md has its marks."""
     assert "new" in tables.put_into(PAGE.read_text(), "new")
 
 

@@ -1,4 +1,4 @@
-"""An agent without ramet: a program that exchanges frames on stdin and stdout. See docs/command-agents.md."""
+"""An agent without ramet: a program that exchanges frames on stdin and stdout. See docs/guides/command-agents.md."""
 
 import json
 import sys

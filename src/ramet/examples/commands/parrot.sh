@@ -1,5 +1,5 @@
 #!/bin/sh
-# An agent as a shell script: it repeats each message, with the number of the turn. See docs/command-agents.md.
+# An agent as a shell script: it repeats each message, with the number of the turn. See docs/guides/command-agents.md.
 count=0
 while IFS= read -r line; do
     size=${line##*'"size":'} && size=${size%\}}  # the last field of every line
