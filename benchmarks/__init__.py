@@ -1,1 +1,1 @@
-"""Costs of ramet: `python -m benchmarks` (`make bench`) measures them, a test never does. See docs/design/performance.md."""
+"""Costs of ramet, measured by `make bench` and never by a test. See docs/design/performance.md."""
