@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from ramet.cli.setup_commands import add_setup_commands
 from ramet.cli.values import parse_attachment, parse_folder, parse_int, parse_memory, parse_name, parse_number
 from ramet.cli.verbs import Add, add_verbs, adder
 from ramet.core.limits import SpawnLimits
@@ -95,6 +96,9 @@ def build_parser() -> Parser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="show the version and exit")
+    parser.add_argument(
+        "--json", dest="version_json", action="store_true", help="with --version: as JSON, with what is installed"
+    )
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", title="commands", prog=parser.prog, parser_class=Parser
     )
@@ -102,6 +106,7 @@ def build_parser() -> Parser:
     for add_command in (_ask, _wrap, _agents, _mcp, _trust, _config, _images):
         add_command(add)
     add_verbs(commands, EXIT_STATUSES)
+    add_setup_commands(commands)
     return parser
 
 
