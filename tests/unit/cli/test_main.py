@@ -120,6 +120,7 @@ def test_the_help_equals_the_approved_text(
         (["cleanup", "--all"], "ramet: COMMAND: 'cleanup' is not a command; use ramet gc"),
         (["kill", "run-1"], "ramet: COMMAND: 'kill' is not a command; use ramet stop"),
         (["status"], "ramet: COMMAND: 'status' is not a command; use ramet ps"),
+        (["help"], "ramet: COMMAND: 'help' is not a command; use ramet --help (see ramet --help)\n"),
         (["history"], "ramet: COMMAND: 'history' is not a command; use ramet sessions show"),
         (["wrap"], "ramet wrap: the following arguments are required: COMMAND"),
         (["wrap", "--usd", "much", "--", "x"], "ramet wrap: --usd: 'much' is not accepted; expected a number from 0"),

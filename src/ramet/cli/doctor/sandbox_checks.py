@@ -21,7 +21,7 @@ from ramet.isolation.probe import NAMESPACES, Finding, probe_machine
 BACKENDS: tuple[Literal["bwrap", "local"], ...] = ("bwrap", "local")
 _TRIAL_S = 10.0
 _CONTROLLERS = ("memory", "cpu", "pids")
-_IN_ITS_PLACE = "a watchdog, which measures several times a second, keeps the limit"
+_IN_ITS_PLACE = "rlimits and a watchdog, which measures repeatedly, keep the limits"
 _MEANINGS = {
     "bwrap": "agents run apart from your files, processes and network",
     "local": "agents run in processes of their own, without namespaces",
@@ -82,14 +82,11 @@ async def run_trial(backend: Literal["bwrap", "local"], file: Path) -> CheckResu
             remedy=one_line(probe.remedy, 500),
         )
     meaning = f"a function ran in it, and could not read a file of this machine ({level}): {_MEANINGS[backend]}"
-    missing = ", ".join(probe.missing)
+    missing = [each for each in probe.missing if not each.startswith("cgroup_")]  # These have a line of their own.
     if missing:
-        return CheckResult(
-            name=name,
-            state="limited",
-            meaning=f"{meaning}; without {missing}",
-            remedy=one_line(probe.remedy, 500),
-        )
+        remedy = one_line(" ".join(dict.fromkeys(probe_machine()[each].remedy for each in missing)), 500)
+        meaning = f"{meaning}; without {', '.join(missing)}"
+        return CheckResult(name=name, state="limited", meaning=meaning, remedy=remedy)
     return CheckResult(name=name, state="ok", meaning=meaning)
 
 
