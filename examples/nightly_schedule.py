@@ -27,7 +27,7 @@ LOGS = Path(__file__).resolve().with_name("payment-api") / "logs"
 def report(folder: str) -> str:
     """Return the number of errors in each log. Runs in a sandbox that has this folder and no other."""
     errors = Counter[str]()
-    for log in sorted(Path(folder).glob("*.log")):
+    for log in sorted(Path(folder).iterdir()):
         errors[log.name] = sum(" ERROR " in line for line in log.read_text(errors="replace").splitlines())
     return "; ".join(f"{name}: {count} errors" for name, count in errors.most_common())
 

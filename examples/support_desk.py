@@ -24,6 +24,7 @@ from ramet.models.scripted.dialogue import Call, Script
 PAID = {"A-17": 89.0, "B-02": 12.5}  # your database
 LETTERS = {"ada": "Order A-17: the kettle leaks.", "ben": "Order B-02: the mug came broken."}
 ASK_ABOVE = 20.0
+TERMINAL = asyncio.Lock()  # clerks work at the same time: one question after the other
 
 #: What the agents say without a provider. A mapping has one dialogue for each prompt.
 DIALOGUE: Script = {
@@ -66,8 +67,9 @@ def ask_for_large_refunds(payload: dict[str, Any]) -> str | None:
 
 async def ask_at_the_terminal(question: Any) -> bool:
     """Return whether the person at the terminal agrees. The end of the input is a no."""
-    print(f"{question.path} asks: {question.tool} {question.args} [y/N] ", end="", flush=True)
-    line = await asyncio.to_thread(sys.stdin.readline)
+    async with TERMINAL:
+        print(f"{question.path} asks: {question.tool} {question.args} [y/N] ", end="", flush=True)
+        line = await asyncio.to_thread(sys.stdin.readline)
     return line.strip().lower() in ("y", "yes")
 
 
