@@ -99,6 +99,13 @@ class Dialogue:
         self._steps_taken = 0
         self._failure_counts: Counter[tuple[str, int, str]] = Counter()
 
+    @property
+    def steps_left(self) -> int | None:
+        """The number of steps of a list that no request has taken; None for a mapping or a function."""
+        if callable(self._script) or isinstance(self._script, Mapping):
+            return None
+        return max(0, len(self._script) - self._steps_taken)
+
     def next_step(self, messages: Sequence[BaseMessage]) -> ResolvedStep:
         """Return the step that answers this request. Raises ModelFailed, with the step, if the script has ended."""
         if callable(self._script):
