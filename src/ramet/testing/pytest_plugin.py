@@ -73,19 +73,21 @@ def recorded_model(request: pytest.FixtureRequest) -> Iterator[Callable[..., Bas
 
     The recording is `recordings/<module>/<test>.jsonl` beside the test, with `-<name>` for a second model of the test.
     With `--ramet-record` the real model is asked, and the recording written anew. A test fails that sends another
-    request, or fewer, than the recording has.
+    request, or fewer, than the recording has. In the recording `/tmp_path` stands for the folder `tmp_path` of a test.
     """
     from ramet.testing import record_to, replay_from
 
     replays: list[ReplayModel] = []
+    has_folder = "tmp_path" in request.fixturenames
+    replace = {str(request.getfixturevalue("tmp_path")): "/tmp_path"} if has_folder else {}
 
     def create(model: str | BaseChatModel, name: str = "", *, secrets: tuple[str, ...] = ()) -> BaseChatModel:
         path = _recording_of(request, name)
         if request.config.getoption(RECORD_OPTION):
-            return record_to(path, model, secrets=secrets)
+            return record_to(path, model, secrets=secrets, replace=replace)
         if not path.exists():
             pytest.fail(f"there is no recording {path}: run this test once with {RECORD_OPTION}", pytrace=False)
-        replay = replay_from(path, secrets=secrets)
+        replay = replay_from(path, secrets=secrets, replace=replace)
         replays.append(replay)
         return replay
 

@@ -33,9 +33,9 @@ def test_ends_it():
 async def test_leaves_steps(scripted_model):
     await scripted_model(["One.", "Two."]).ainvoke("Hi.")
 
-async def test_recorded(recorded_model):
-    model = recorded_model(ScriptedModel(["Recorded."]))
-    assert (await model.ainvoke(os.environ["PROMPT"])).text == "Recorded."
+async def test_recorded(recorded_model, tmp_path):
+    model = recorded_model(ScriptedModel([f"In {tmp_path}."]))
+    assert (await model.ainvoke(f"{os.environ['PROMPT']} {tmp_path}")).text == f"In {tmp_path}."
 
 def test_not_recorded(recorded_model):
     recorded_model(ScriptedModel([]), "second")
@@ -61,7 +61,8 @@ def test_fixtures_help_tidy_tests_and_fail_the_others(
 
     recording = pytester.runpytest_inprocess(*OPTIONS, "--ramet-record", "-k", "test_recorded")
     recording.assert_outcomes(passed=1, deselected=5)
-    assert (pytester.path / "recordings" / "test_fixtures" / "test_recorded.jsonl").exists()
+    text = (pytester.path / "recordings" / "test_fixtures" / "test_recorded.jsonl").read_text()
+    assert "Hi. /tmp_path" in text
 
     replaying = pytester.runpytest_inprocess(*OPTIONS)
     replaying.assert_outcomes(passed=5, failed=1, errors=2)
@@ -76,4 +77,5 @@ def test_fixtures_help_tidy_tests_and_fail_the_others(
     monkeypatch.setenv("PROMPT", "Hello.")
     differing = pytester.runpytest_inprocess(*OPTIONS, "-k", "test_recorded")
     differing.assert_outcomes(failed=1, errors=1, deselected=5)
-    differing.stdout.fnmatch_lines(["*test_recorded.jsonl has no such request:", "*- human: Hi.", "*+ human: Hello."])
+    lines = ["*test_recorded.jsonl has no such request:", "*- human: Hi. /tmp_path", "*+ human: Hello. /tmp_path"]
+    differing.stdout.fnmatch_lines(lines)

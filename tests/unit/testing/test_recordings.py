@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from ramet import Agent, AgentRuntime, Result, Session
 from ramet.core.errors import Damaged, InvalidValue, ModelFailed
 from ramet.core.events import MessageDiscarded, ModelRetried
 from ramet.models.rate_limit import RetryPolicy
-from ramet.testing import RequestNotRecorded, record_to, replay_from
+from ramet.testing import RequestNotRecorded, ScriptedModel, assert_called, record_to, replay_from
 from tests.support.providers import Call, Cut, Fail, Step, provider
 
 KEY = "sk-ant-api03-Zq7/LoremIpsum+0123456789"
@@ -43,28 +44,31 @@ async def test_a_recorded_dialogue_is_replayed_without_the_provider(
 ) -> None:
     """Chunks, tool calls, usage, a refusal and a cut stream come back as they were; no key is in the file.
 
-    The key comes in the text of an error, in a reply that is cut into words, and in base64.
+    The key comes in the text of an error, in a prompt, and in base64 inside arguments that are cut. A folder of the
+    first run, which is in a prompt and in arguments, is another one in the second run.
     """
+    folder, other_folder = str(tmp_path), "/a/folder/of/another/run"
     file = tmp_path / "recordings" / "dialogue.jsonl"
     basic = base64.b64encode(f"user:{KEY}".encode()).decode()
     script: dict[str, list[Step]] = {
         "You are a scout": ["Nothing is here."],
         "": [
             Fail(429, retry_after_s=0.001),
-            Call("Agent", {"subagent_type": "scout", "prompt": f"Look, with {basic}."}),
+            Call("Agent", {"subagent_type": "scout", "prompt": f"Look into {folder}, with {basic}."}),
             Cut(9, text="One, two, three."),
             "It found nothing.",
             Fail(f"the key {KEY} is no good"),
         ],
     }
-    prompts = ("Go.", f"Again, with {KEY}.")
+    prompts = (f"Go to {folder}.", f"Again, with {KEY}.")
     async with provider(script) as server:
-        recorded = await converse(record_to(file, getattr(server, client)(api_key=KEY)), prompts)
+        model = record_to(file, getattr(server, client)(api_key=KEY), replace={folder: "/project"})
+        recorded = await converse(model, prompts)
         requests = server.count
 
     monkeypatch.setenv("USED_API_KEY", KEY)  # The replayed prompt has the key, which is masked here, too.
-    replay = replay_from(file)
-    replayed = await converse(replay, prompts)
+    replay = replay_from(file, replace={other_folder: "/project"})
+    replayed = await converse(replay, [prompt.replace(folder, other_folder) for prompt in prompts])
     replay.assert_all_played()
 
     assert len(file.read_text().splitlines()) == 1 + requests
@@ -74,7 +78,8 @@ async def test_a_recorded_dialogue_is_replayed_without_the_provider(
     for new, old in zip(replayed[1], recorded[1], strict=True):
         assert (new.value, new.status, new.usage_subtree) == (old.value, old.status, old.usage_subtree)
     text = file.read_text()
-    for masked in ("the key *** is no good", "Again, with ***.", "Look, with dXNlcjp***Q==."):
+    assert folder not in text
+    for masked in ("the key *** is no good", "Again, with ***.", "Look into /project, with dXNlcjp***Q==."):
         assert masked in text
     for form in (KEY, KEY[5:30], json.dumps(KEY)[1:-1], basic, basic[8:40], KEY.encode().hex()):
         assert form not in text
@@ -121,7 +126,7 @@ async def test_models_that_do_not_stream_and_synchronous_calls_are_recorded_too(
     """A complete reply is recorded as a message; equal requests get their replies in the recorded order."""
     file = tmp_path / "whole.jsonl"
     async with provider(["One.", "Two.", Fail(401)]) as server:
-        model = record_to(file, server.openai(disable_streaming=True))
+        model = record_to(file, server.openai(disable_streaming=True, include_response_headers=True))
         assert (await model.ainvoke("Next?")).text == "One."
         assert [chunk.text async for chunk in model.astream("Next?")] == ["Two."]
         with pytest.raises(ModelFailed, match="401"):
@@ -132,6 +137,7 @@ async def test_models_that_do_not_stream_and_synchronous_calls_are_recorded_too(
         with pytest.raises(InvalidValue, match="nobody else writes to"):
             await model.ainvoke("Once more?")
 
+    assert '"headers"' not in file.read_text()
     file.write_text(file.read_text().rstrip() + "\n")
     replay = replay_from(file)
     assert replay.invoke("Next?").text == "One."
@@ -169,3 +175,29 @@ def test_a_file_that_is_no_recording_is_refused(
 
     with pytest.raises(error, match=message):
         replay_from(file).invoke("Hi.")
+
+
+async def test_tools_of_a_replay_work_in_the_folder_of_its_run(tmp_path: Path) -> None:
+    """An agent is told its folder, and a recorded call names a file there: both are those of the replay's own run."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    script: list[Step] = [Call("Read", {"file_path": str(first / "app.log")}), lambda messages: messages[-1].text]
+    values = []
+    for folder in (first, second):
+        folder.mkdir()
+        (folder / "app.log").write_text("timeout after 3000 ms")
+        replace = {str(folder): "/project"}
+        make = replay_from if folder == second else partial(record_to, model=ScriptedModel(script))
+        async with Session(make(tmp_path / "log.jsonl", replace=replace), ["Read"], cwd=folder) as session:
+            values.append((await session.ask("What happened?")).value)
+        assert_called(session, "Read", file_path=str(folder / "app.log"))
+
+    assert "timeout after 3000 ms" in values[0]
+    assert values[1] == values[0]
+
+
+def test_texts_and_their_stand_ins_are_pairs(tmp_path: Path) -> None:
+    """A stand-in of two texts could not be turned back; an empty text is everywhere."""
+    for replace in ({"/a": "/x", "/b": "/x"}, {"": "/x"}, {"/a": ""}):
+        with pytest.raises(InvalidValue, match="replace"):
+            record_to(tmp_path / "never.jsonl", ScriptedModel([]), replace=replace)
+    assert not (tmp_path / "never.jsonl").exists()

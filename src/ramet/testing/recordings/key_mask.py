@@ -16,6 +16,7 @@ from pydantic import SecretStr
 
 from ramet.core.arguments import check_text
 from ramet.core.errors import InvalidValue
+from ramet.testing.recordings.text_replacement import TextReplacement
 
 STARS: Final = "***"
 #: Shorter values of models and of the environment are words, as "test" is, rather than keys.
@@ -30,26 +31,18 @@ _SCHEMES: Final = re.compile(r"(?:bearer|basic|token)\s+", re.IGNORECASE)
 _CLIENTS: Final = ("root_async_client", "root_client", "_async_client", "_client")
 #: Base64 encodes three bytes at a time: a key inside a longer text is at one of these distances from such a group.
 _OFFSETS: Final = range(3)
-Path = tuple[object, ...]
 
 
 class KeyMask:
     """A mask that replaces keys by `***`: raw, quoted for URLs and JSON, in hex, and in base64, alone or in a text."""
 
     def __init__(self, keys: Iterable[str]) -> None:
-        forms = {form for key in keys for form in _forms(key)}
-        self._forms = sorted(forms, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(re.escape, self._forms))) if forms else None
+        self._forms = {form for key in keys for form in _forms(key)}
+        self._replacement = TextReplacement(dict.fromkeys(self._forms, STARS))
 
     def mask(self, values: list[Any]) -> list[Any]:
-        """Return copies of JSON values without keys, also where a key runs on at the same place of the next value."""
-        if self._pattern is None:
-            return values
-        texts: dict[Path, list[str]] = {}
-        for value in values:
-            _collect(value, (), texts)
-        pieces = {path: iter(self._mask_pieces(parts)) for path, parts in texts.items()}
-        return [self._rebuild(value, (), pieces) for value in values]
+        """Return copies of JSON values without keys, also where a key runs on at one place of the next value."""
+        return self._replacement.apply(values)
 
     def mask_end(self, text: str) -> str:
         """Return a text without the beginning of a key at its end."""
@@ -61,38 +54,8 @@ class KeyMask:
 
     def check(self, line: str) -> None:
         """Raise InvalidValue if a line still has a key: then it must not be written."""
-        if self._pattern is not None and self._pattern.search(line):
+        if self._replacement.is_in(line):
             raise InvalidValue("recording", STARS, "a dialogue whose keys can be masked")
-
-    def _mask_pieces(self, pieces: list[str]) -> list[str]:
-        """Mask the joined text, and cut it where it was cut before."""
-        assert self._pattern is not None
-        spans = [match.span() for match in self._pattern.finditer("".join(pieces))]
-        if not spans:
-            return pieces
-        masked, at = [], 0
-        for piece in pieces:
-            end, rest, text = at + len(piece), at, ""
-            for start, stop in spans:
-                if stop <= at or start >= end:
-                    continue
-                text += piece[rest - at : max(start - at, 0)] + (STARS if start >= at else "")
-                rest = min(stop, end)
-            masked.append(text + piece[rest - at :])
-            at = end
-        return masked
-
-    def _rebuild(self, value: Any, path: Path, pieces: Mapping[Path, Iterator[str]]) -> Any:
-        if isinstance(value, str):
-            return next(pieces[path])
-        if isinstance(value, dict):
-            assert self._pattern is not None
-            return {
-                self._pattern.sub(STARS, key): self._rebuild(item, (*path, key), pieces) for key, item in value.items()
-            }
-        if isinstance(value, list):
-            return [self._rebuild(item, (*path, _place(item, at)), pieces) for at, item in enumerate(value)]
-        return value
 
 
 def checked_keys(keys: Iterable[str]) -> frozenset[str]:
@@ -170,19 +133,3 @@ def _forms(key: str) -> Iterator[str]:
         if len(encoded) >= MIN_GIVEN:
             yield encoded
             yield encoded.replace("+", "-").replace("/", "_")
-
-
-def _collect(value: Any, path: Path, texts: dict[Path, list[str]]) -> None:
-    if isinstance(value, str):
-        texts.setdefault(path, []).append(value)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            _collect(item, (*path, key), texts)
-    elif isinstance(value, list):
-        for at, item in enumerate(value):
-            _collect(item, (*path, _place(item, at)), texts)
-
-
-def _place(item: Any, at: int) -> object:
-    """Return the place of an item of a list in a stream: providers number the blocks that a chunk adds to."""
-    return item.get("index", at) if isinstance(item, dict) else at

@@ -27,6 +27,7 @@ from ramet.core.errors import Damaged, InvalidValue, ModelFailed
 from ramet.models.call import output_limit
 from ramet.models.messages import encode
 from ramet.testing.recordings.key_mask import KeyMask
+from ramet.testing.recordings.text_replacement import TextReplacement
 
 FORMAT: Final = "ramet-recording"
 VERSION: Final = 1
@@ -122,26 +123,25 @@ class _Header(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class RecordingWriter:
     """The writer of one recording. An older file of that name is replaced at once, by an empty recording."""
 
-    def __init__(self, path: pathlib.Path, mask: KeyMask) -> None:
-        self.path, self._mask = path, mask
+    def __init__(self, path: pathlib.Path, mask: KeyMask, stand_ins: TextReplacement) -> None:
+        self.path, self._mask, self._stand_ins = path, mask, stand_ins
         self._count = self._bytes = 0
         self._numbers: dict[bytes, int] = {}  #: of the first request with these messages
         path.parent.mkdir(parents=True, exist_ok=True)
         self._write(msgspec.json.encode(_Header(format=FORMAT, version=VERSION)), os.O_TRUNC)
 
     def append(self, request: Request, reply: Reply) -> None:
-        """Append a request and its reply, without keys.
+        """Append a request and its reply, with the stand-ins and without keys.
 
         Raises InvalidValue, and writes nothing, if the file would be too large, if a key would be in it, or if somebody
         else has written to it.
         """
-        chunks = self._mask.mask(reply.chunks)
+        chunks = self._mask.mask(self._stand_ins.apply(reply.chunks))
         if reply.error is not None:  # Its text may have been cut in the middle of a key.
             error = msgspec.structs.replace(reply.error, reason=self._mask.mask_end(reply.error.reason))
             reply = msgspec.structs.replace(reply, error=error)
-        request_data, reply_data = self._mask.mask(
-            [msgspec.to_builtins(request), msgspec.to_builtins(msgspec.structs.replace(reply, chunks=[]))]
-        )
+        rest = [msgspec.to_builtins(request), msgspec.to_builtins(msgspec.structs.replace(reply, chunks=[]))]
+        request_data, reply_data = (self._mask.mask(self._stand_ins.apply([each]))[0] for each in rest)
         masked = msgspec.convert(request_data, Request)
         digests = _digests(masked.messages)
         after, kept = next(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
+from types import MappingProxyType
 from typing import Any, Final
 
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
@@ -28,7 +29,9 @@ from ramet.models.resolve import model_name, resolve
 from ramet.models.retries import without_retries
 from ramet.testing.recordings.key_mask import KeyMask, checked_keys, keys_of_environment, keys_of_model
 from ramet.testing.recordings.recording_file import Failure, RecordingWriter, Reply, Request, request_of
+from ramet.testing.recordings.text_replacement import TextReplacement
 
+NO_STAND_INS: Final[Mapping[str, str]] = MappingProxyType({})
 CHUNK_FIELDS: Final = (
     "content",
     "tool_call_chunks",
@@ -43,13 +46,18 @@ _DROPPED_METADATA: Final = ("headers",)
 
 
 def record_to(
-    path: str | os.PathLike[str], model: BaseChatModel | str, *, secrets: Iterable[str] = ()
+    path: str | os.PathLike[str],
+    model: BaseChatModel | str,
+    *,
+    secrets: Iterable[str] = (),
+    replace: Mapping[str, str] = NO_STAND_INS,
 ) -> RecordingModel:
     """Return a model that asks `model` and records the dialogue in the file `path`, which it replaces at once.
 
     `model` is a LangChain chat model, or a string as for `ramet.resolve`. Keys of the model and of the environment, and
-    all `secrets`, are masked. Each request is in the file when its reply has ended. Each model needs a file of its own.
-    Raises ModelFailed for a model without a key, and what `resolve` raises.
+    all `secrets`, are masked. `replace` maps texts that differ from run to run, such as a temporary folder, to their
+    stand-ins in the file: `{str(tmp_path): "/project"}`. Each request is in the file when its reply has ended. Each
+    model needs a file of its own. Raises ModelFailed for a model without a key, and what `resolve` raises.
     """
     if isinstance(model, str):
         model = resolve(model)
@@ -57,7 +65,8 @@ def record_to(
     given_keys = checked_keys(secrets)
     check_key(model)
     keys = given_keys | keys_of_model(model) | keys_of_environment()
-    return RecordingModel(model, RecordingWriter(pathlib.Path(path).absolute(), KeyMask(keys)))
+    file, stand_ins = pathlib.Path(path).absolute(), TextReplacement(checked_stand_ins(replace))
+    return RecordingModel(model, RecordingWriter(file, KeyMask(keys), stand_ins))
 
 
 class RecordingModel(BaseChatModel):
@@ -159,6 +168,16 @@ class RecordingModel(BaseChatModel):
             self._bound = (identity, bind(self._model, tools))
         names = [tool_name(tool) for tool in tools]
         return request_of(self, self.model_name, messages, names, kwargs.get("max_tokens")), self._bound[1]
+
+
+def checked_stand_ins(replace: Mapping[str, str]) -> dict[str, str]:
+    """Return texts and their stand-ins. Raises InvalidValue for no texts, and for a stand-in of two texts."""
+    check_instance("replace", replace, Mapping, "a mapping of texts to stand-ins")
+    if not all(isinstance(text, str) and text for pair in replace.items() for text in pair):
+        raise InvalidValue("replace", dict(replace), "a mapping of texts to stand-ins, none of them empty")
+    if len(set(replace.values())) < len(replace):
+        raise InvalidValue("replace", dict(replace), "a stand-in of its own for each text")
+    return dict(replace)
 
 
 def check_tool_choice(tool_choice: object) -> None:

@@ -6,9 +6,10 @@ import asyncio
 import os
 import pathlib
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, cast
 
+import msgspec
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
@@ -22,8 +23,15 @@ from ramet.models.made_stream import to_chunks, tool_name
 from ramet.models.messages import decode
 from ramet.testing.recordings.key_mask import KeyMask, checked_keys, keys_of_environment
 from ramet.testing.recordings.recording_file import RecordedExchange, Reply, Request, read_recording, request_of
-from ramet.testing.recordings.recording_model import CHUNK_FIELDS, check_stop, check_tool_choice
+from ramet.testing.recordings.recording_model import (
+    CHUNK_FIELDS,
+    NO_STAND_INS,
+    check_stop,
+    check_tool_choice,
+    checked_stand_ins,
+)
 from ramet.testing.recordings.request_difference import difference
+from ramet.testing.recordings.text_replacement import TextReplacement
 
 
 class RequestNotRecorded(ModelFailed):
@@ -34,15 +42,19 @@ class RequestNotRecorded(ModelFailed):
         super().__init__(model, f"{path.name} has no such request:\n{difference}", unsent=True)
 
 
-def replay_from(path: str | os.PathLike[str], *, secrets: Iterable[str] = ()) -> ReplayModel:
+def replay_from(
+    path: str | os.PathLike[str], *, secrets: Iterable[str] = (), replace: Mapping[str, str] = NO_STAND_INS
+) -> ReplayModel:
     """Return a model that answers each request as the recording in the file `path` does. It never uses a network.
 
     Equal requests get their replies in the recorded order; all others may come in any order, so that agents may work
-    side by side. `secrets` are those of `record_to`. Raises FileNotFoundError, InvalidValue for a file of another
-    version or a file that is too large, and Damaged for a line that cannot be read.
+    side by side. `secrets` and `replace` are as for `record_to`: a stand-in in the file becomes the text of this run.
+    Raises FileNotFoundError, InvalidValue for a file of another version or a file that is too large, and Damaged for a
+    line that cannot be read.
     """
     file = pathlib.Path(path).absolute()
-    return ReplayModel(file, read_recording(file), KeyMask(checked_keys(secrets) | keys_of_environment()))
+    mask = KeyMask(checked_keys(secrets) | keys_of_environment())
+    return ReplayModel(file, read_recording(file), mask, checked_stand_ins(replace))
 
 
 class ReplayModel(BaseChatModel):
@@ -53,11 +65,15 @@ class ReplayModel(BaseChatModel):
 
     _path: pathlib.Path = PrivateAttr()
     _mask: KeyMask = PrivateAttr()
+    _stand_ins: TextReplacement = PrivateAttr()
+    _texts: TextReplacement = PrivateAttr()  #: for the stand-ins
     _requests: list[Request] = PrivateAttr()
     _replies: dict[bytes, deque[RecordedExchange]] = PrivateAttr()
     _refusals: list[RequestNotRecorded] = PrivateAttr(default_factory=list)
 
-    def __init__(self, path: pathlib.Path, exchanges: Sequence[RecordedExchange], mask: KeyMask) -> None:
+    def __init__(
+        self, path: pathlib.Path, exchanges: Sequence[RecordedExchange], mask: KeyMask, replace: Mapping[str, str]
+    ) -> None:
         first = exchanges[0] if exchanges else None
         fields: dict[str, Any] = {}
         if first is not None:
@@ -70,6 +86,8 @@ class ReplayModel(BaseChatModel):
             }
         super().__init__(**fields)
         self._path, self._mask = path, mask
+        self._stand_ins = TextReplacement(replace)
+        self._texts = TextReplacement({stand_in: text for text, stand_in in replace.items()})
         self._requests = [each.request for each in exchanges]
         self._replies = {}
         for each in exchanges:
@@ -149,16 +167,22 @@ class ReplayModel(BaseChatModel):
         check_stop(stop)
         names = [tool_name(tool) for tool in kwargs.get("tools", ())]
         request = request_of(self, self.model_name, messages, names, kwargs.get("max_tokens"))
-        request = _masked(request, self._mask)
+        recorded_messages = self._mask.mask(self._stand_ins.apply([request.messages]))[0]
+        request = Request(model=request.model, messages=recorded_messages, tools=request.tools)
         waiting = self._replies.get(request.key)
         if not waiting:
             refusal = RequestNotRecorded(self.model_name, self._path, difference(request, self._requests))
             self._refusals.append(refusal)
             raise refusal
-        reply = waiting.popleft().reply
+        reply = self._with_texts(waiting.popleft().reply)
         if raises:
             self._raise_end(reply)
         return reply
+
+    def _with_texts(self, reply: Reply) -> Reply:
+        """Return a recorded reply with the texts of this run in place of their stand-ins."""
+        message = self._texts.apply([reply.message])[0]
+        return msgspec.structs.replace(reply, chunks=self._texts.apply(reply.chunks), message=message)
 
     def _raise_end(self, reply: Reply) -> None:
         """Raise the error with which a recorded reply ended, if it ended with one."""
@@ -172,11 +196,6 @@ class ReplayModel(BaseChatModel):
             return decoder(data)
         except (InvalidValue, TypeError, ValueError) as problem:
             raise Damaged("a recording", self._path, f"a reply that is none: {problem}") from None
-
-
-def _masked(request: Request, mask: KeyMask) -> Request:
-    """Return a request as it was recorded, without keys."""
-    return Request(model=request.model, messages=mask.mask([request.messages])[0], tools=request.tools)
 
 
 def _chunk(data: dict[str, Any]) -> AIMessageChunk:
