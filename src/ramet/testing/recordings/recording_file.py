@@ -35,6 +35,8 @@ MAX_BYTES: Final = 64 * 1024 * 1024
 MAX_REQUESTS: Final = 10_000
 #: Messages of all requests together, each as often as it was sent.
 MAX_MESSAGES: Final = 5_000_000
+#: What ramet reads of the profile of a model.
+_PROFILE: Final = ("max_input_tokens", "image_inputs", "pdf_inputs")
 #: Fields of a message that are sent to a model. Ids and metadata differ from one process to the next.
 _FIELDS_SENT: Final = ("type", "content", "name", "tool_calls", "tool_call_id", "status")
 
@@ -50,7 +52,9 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unkn
     tools: tuple[str, ...] = ()  #: their names, sorted
     max_tokens: int | None = None  #: of the reply, as asked
     output_limit: int | None = None  #: of the model itself, by which ramet reserves
-    window: int | None = None  #: tokens of the model's context window, by which ramet compacts
+    profile: dict[
+        str, bool | int
+    ] = {}  #: of the model: its window, by which ramet compacts, and whether it reads files
 
     @property
     def key(self) -> bytes:
@@ -203,7 +207,7 @@ def request_of(
         tools=tuple(sorted(tools)),
         max_tokens=max_tokens,
         output_limit=output_limit(model),
-        window=(model.profile or {}).get("max_input_tokens"),
+        profile={name: value for name in _PROFILE if isinstance(value := (model.profile or {}).get(name), int)},
     )
 
 

@@ -77,11 +77,10 @@ class ReplayModel(BaseChatModel):
         first = exchanges[0] if exchanges else None
         fields: dict[str, Any] = {}
         if first is not None:
-            window = first.request.window
             fields = {
                 "model_name": first.request.model,
                 "max_tokens": first.request.output_limit,
-                "profile": {"max_input_tokens": window} if window is not None else None,
+                "profile": first.request.profile or None,
                 "disable_streaming": first.reply.message is not None,
             }
         super().__init__(**fields)
