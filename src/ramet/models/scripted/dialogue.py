@@ -144,9 +144,9 @@ def _step(steps: Sequence[Step], index: int, label: str) -> Step:
 
 
 def _resolve(step: Step, messages: Sequence[BaseMessage]) -> ReplyStep:
-    while callable(step):
+    while callable(step) and not isinstance(step, str):  # The `text` of a message is a str that can be called.
         step = step(list(messages))
-    return step
+    return str(step) if isinstance(step, str) else step
 
 
 def _index_after(steps: Sequence[Step], replies: int) -> int:
