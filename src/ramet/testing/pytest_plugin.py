@@ -22,7 +22,7 @@ with suppress(ImportError):
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
-    from ramet import AgentRuntime
+    from ramet.host.runtime import AgentRuntime
     from ramet.testing import FakeClock, ReplayModel, ScriptedModel
 
 RECORD_OPTION = "--ramet-record"
@@ -105,7 +105,7 @@ async def runtime(tmp_path: pathlib.Path) -> AsyncIterator[AgentRuntime]:
 
     A test fails that leaves a run which could not be ended, a thread that still works on a tool, or a process.
     """
-    from ramet import AgentRuntime
+    from ramet.host.runtime import AgentRuntime
     from ramet.testing.leak_check import descendants, new_descendants
 
     before = descendants()
