@@ -115,7 +115,7 @@ async def test_a_request_that_was_not_recorded_fails_with_the_difference(tmp_pat
     with pytest.raises(AssertionError, match=r"short\.jsonl has no such request(.|\n)*\+ human: Three\."):
         replay.assert_all_played()
     with pytest.raises(RequestNotRecorded, match="tools: none"):
-        await replay.ainvoke("One.\nSame.")
+        await replay_from(file).ainvoke("One.\nSame.")  # It was sent with tools.
     only = replay_from(file)
     await converse(only, ("One.\nSame.",))
     with pytest.raises(RequestNotRecorded):
