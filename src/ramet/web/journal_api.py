@@ -48,6 +48,10 @@ async def _tree(call: _Call) -> Any:
     return await call.views.runs.tree(call.path("run"), query_of(call.request, Paging))
 
 
+async def _diff(call: _Call) -> Any:
+    return await call.views.diffs.get(call.path("run"))
+
+
 async def _events(call: _Call) -> Any:
     options, run = query_of(call.request, EventOptions), call.path("run")
     options.after = resume_position(call.request, options.after)
@@ -85,6 +89,7 @@ _HANDLERS: Final[tuple[tuple[Endpoint[Any], Handle], ...]] = (
     (endpoints.LIST_RUNS, _runs),
     (endpoints.GET_RUN, _run),
     (endpoints.RUN_TREE, _tree),
+    (endpoints.RUN_DIFF, _diff),
     (endpoints.RUN_EVENTS, _events),
     (endpoints.CHANGES, _changes),
     (endpoints.LIST_APPROVALS, _approvals),

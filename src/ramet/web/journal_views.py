@@ -21,6 +21,7 @@ from ramet.host.schedules.view import view_now
 from ramet.services.operator.change_feed import ChangeFeed, ChangeMessage, parse_cursor
 from ramet.services.operator.changes import ChangeOptions
 from ramet.services.operator.contract import Approval, ApprovalPage, Paging, SchedulePage
+from ramet.services.operator.records.diffs import DiffViews
 from ramet.services.operator.runs import RunViews, checked_limit
 from ramet.services.operator.safety import GateViews
 from ramet.services.operator.service import paginate
@@ -41,6 +42,7 @@ class JournalViews:
         self.store = SqliteStore(self.path, read_only=True)
         steering = OperatorControl((), self.store)  # No run is in this process.
         self.runs = RunViews(self, steering, activity.is_elsewhere)
+        self.diffs = DiffViews(self.runs, steering, folder)
         self.sessions = SessionViews(self, folder, activity.is_elsewhere)
         self.gates = GateViews(self)
         self._feed = ChangeFeed(lambda: self.store, activity)

@@ -36,6 +36,7 @@ from ramet.services.operator.contract import (
     PausedRuns,
     PlainAgent,
     RecipeRow,
+    RunDiff,
     ShownSession,
     StatePage,
     StateVersions,
@@ -198,6 +199,13 @@ class OperatorClient:
         Raises Unknown, InvalidValue, OutputTooLarge, and Gone if the run is not active or works in no sandbox.
         """
         return await self._transport.call(endpoints.RUN_FILE, id, path=path)
+
+    async def diff(self, id: str) -> RunDiff:
+        """Return what a run changed in its worktree or clone since the commit that it began at.
+
+        Raises Unknown, and Gone if the run has no copy of a repository, or if its copy cannot be read.
+        """
+        return await self._transport.call(endpoints.RUN_DIFF, id)
 
     async def read_blob(self, id: str, name: str) -> bytes:
         """Return bytes that a message of the tree of a run names by their hash, such as an image.

@@ -93,6 +93,7 @@ class SyncKernel:
     pause = blocking(OperatorClient.pause)
     resume = blocking(OperatorClient.resume)
     read_file = blocking(OperatorClient.read_file)
+    diff = blocking(OperatorClient.diff)
     read_blob = blocking(OperatorClient.read_blob)
     keep = blocking(OperatorClient.keep)
     sessions = blocking(OperatorClient.sessions)

@@ -60,6 +60,7 @@ from ramet.services.operator.contract import (
     RecipeFilter,
     RecipePage,
     RemovedSession,
+    RunDiff,
     RunFilter,
     RunPage,
     SchedulePage,
@@ -140,6 +141,7 @@ RAISE_LIMITS = Endpoint("raise_limits", "POST", "/v1/runs/{run}/limits", RaisedL
 PAUSE_RUN = Endpoint("pause_run", "POST", "/v1/runs/{run}/pause", PausedRuns, takes=PauseRun)
 RESUME_RUN = Endpoint("resume_run", "POST", "/v1/runs/{run}/resume", NoneType)
 RUN_FILE = Endpoint("run_file", "GET", "/v1/runs/{run}/file", bytes, query=WhichFile)
+RUN_DIFF = Endpoint("run_diff", "GET", "/v1/runs/{run}/diff", RunDiff)
 RUN_BLOB = Endpoint("run_blob", "GET", "/v1/runs/{run}/blobs/{blob}", bytes)
 KEEP_RUN = Endpoint("keep_run", "POST", "/v1/runs/{run}/keep", KeptTree, takes=KeepTree)
 LIST_APPROVALS = Endpoint("list_approvals", "GET", "/v1/approvals", ApprovalPage, query=Paging)

@@ -34,6 +34,7 @@ from ramet.services.operator.contract import (
     Stopped,
 )
 from ramet.services.operator.kernel_activity import KernelActivity
+from ramet.services.operator.records.diffs import DiffViews
 from ramet.services.operator.runs import AgentPaths, IsElsewhere, RunViews, checked_limit
 from ramet.services.operator.safety import GateViews
 from ramet.services.operator.schedules import ScheduleViews
@@ -66,6 +67,7 @@ class KernelViews:
         self.scheduler, self.schedules = scheduler, ScheduleViews(scheduler, rules)
         self.gates = GateViews(journal)
         self.sessions = SessionViews(journal, runtime.working_dir, is_elsewhere)
+        self.diffs = DiffViews(self.runs, self._steering, runtime.working_dir)
         self.states = StateViews(runtime.dynamic.registries, journal, self.runs)
 
     async def changes(self, options: ChangeOptions) -> AsyncGenerator[ChangeMessage, None]:
