@@ -11,6 +11,11 @@ import pytest
 import ramet
 from ramet import Agent, Policy, ScriptedModel
 from ramet.core.errors import Gone
+from ramet.host.board.board import boards
+from ramet.services.operator.contract import Paging
+from ramet.services.operator.records.record_rows import BoardRow
+from ramet.services.teams.keys import hash_of
+from ramet.tools.agents.board import Owner
 from ramet.web.folder_activity import FolderActivity
 from ramet.web.journal_views import JournalViews
 from tests.support.waiting import eventually
@@ -61,3 +66,48 @@ async def test_what_a_run_changed_in_its_clone(page: Page, repo: pathlib.Path) -
         async with JournalViews(folder, FolderActivity(folder)) as views:
             with pytest.raises(Gone, match="no longer there"):
                 await views.diffs.get(handle.id)
+
+
+async def test_boards_kernels_and_what_keys_open(page: Page) -> None:
+    """Tasks, the kernel with its runs, and the rights of keys are shown, also without a server; no key or hash."""
+    async with shown_server(page.context) as (echo_server, page_server):
+        server = echo_server.server
+        board = boards(server.runtime)("release/1")
+        await board.create("<i>dig</i>", "with a spade")
+        await board.create("fill", blocked_by=["1"])
+        await board.claim("1", Owner(run="run-1", path="main/digger"))
+        agent, nonce = await echo_server.agent()
+        async with ramet.connect(server.listen_address, server.operator) as client:
+            narrow = await client.delegate(agent, ["turn", "mail"], seconds=3600, key=nonce)
+            await page.goto(page_server.link)
+            await page.get_by_role("link", name="Boards").click()
+            await page.get_by_text("release/1").click()
+            rows = page.get_by_role("table").get_by_role("row")
+            await rows.nth(2).wait_for()
+            shown = [[cell.strip() for cell in (await each.inner_text()).split("\t")] for each in await rows.all()]
+            assert shown[1:] == [
+                ["1", "<i>dig</i>", "in progress", "main/digger", ""],
+                ["2", "fill", "pending", "", "1"],
+            ]
+
+            await page.get_by_role("link", name="Kernels and keys").click()
+            await page.get_by_role("cell", name=narrow.id).wait_for()
+            (kernel,) = await client.kernel.kernels()
+            assert (kernel.is_alive, kernel.trees, kernel.runs) == (True, 0, 0)
+            assert kernel.started is not None
+            operator, team, owner, delegated = await client.kernel.keys()
+            assert [each.kind for each in (operator, team, owner)] == ["operator", "team", "owner"]
+            assert (delegated.key, delegated.rights, delegated.made_by) == (narrow.id, ["turn", "mail"], "owner")
+            assert delegated.until is not None
+            assert await client.kernel.boards() == [BoardRow(name="release/1", pending=1, in_progress=1)]
+        answer = (await echo_server.ask("GET", "/v1/keys", server.operator)).text
+        for secret in (nonce, hash_of(nonce), narrow.key, hash_of(narrow.key), server.operator):
+            assert secret not in answer
+        assert (await echo_server.ask("GET", "/v1/keys", nonce)).status_code == 404
+
+        folder = pathlib.Path(server.dir)
+        async with JournalViews(folder, FolderActivity(folder)) as views:
+            ids = [each.id for each in (await views.keys.page(Paging())).keys]
+            assert ids == [operator.id, team.id, owner.id, delegated.id]
+            assert [each.subject for each in (await views.boards.get("release/1")).tasks] == ["<i>dig</i>", "fill"]
+            assert [each.is_alive for each in views.kernels().kernels] == [True]

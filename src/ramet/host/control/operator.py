@@ -35,6 +35,11 @@ class OperatorControl:
         """Return the ids of the roots of all open trees."""
         return [root for runtime in list(self._runtimes) for root in runtime.open_trees()]
 
+    def count_living(self) -> int:
+        """Return the number of the runs of all open trees that have not ended."""
+        opened = [each for runtime in list(self._runtimes) for each in runtime.open_trees().values()]
+        return sum(1 for each in opened for _ in each.tree.register.living())
+
     def find(self, run: str) -> Handle:
         """Return a handle on a run. Raises Unknown for a run that is not active here, and has not just ended."""
         for runtime in list(self._runtimes):

@@ -77,6 +77,7 @@ from ramet.services.operator.contract import (
     WhichFile,
     WhichVersion,
 )
+from ramet.services.operator.records.record_rows import BoardPage, KernelList, KeyPage, ShownBoard
 from ramet.services.packaging.contract import BundleInfo, CreateImage, ImageInfo, Job
 
 T = TypeVar("T")
@@ -154,6 +155,13 @@ GET_POLICY = Endpoint("get_policy", "GET", "/v1/safety/policies/{policy}", GateP
 PUT_POLICY = Endpoint("put_policy", "POST", "/v1/safety/policies/{policy}", GatePolicy, takes=PutGatePolicy)
 PASSAGES = Endpoint("passages", "GET", "/v1/safety/passages", PassagePage, query=PassageFilter)
 FOLLOW_PASSAGES = Endpoint("follow_passages", "GET", "/v1/safety/passages/follow", NoneType, query=PassageFilter)
+
+# ---- records
+
+LIST_KERNELS = Endpoint("list_kernels", "GET", "/v1/kernels", KernelList)
+LIST_BOARDS = Endpoint("list_boards", "GET", "/v1/boards", BoardPage, query=Paging)
+GET_BOARD = Endpoint("get_board", "GET", "/v1/boards/{board}", ShownBoard)
+LIST_KEYS = Endpoint("list_keys", "GET", "/v1/keys", KeyPage, query=Paging)
 
 # ---- schedules
 

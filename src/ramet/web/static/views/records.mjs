@@ -1,9 +1,10 @@
-// Views that are opened rarely: what a run changed in its own copy of a repository.
+// Views that are opened rarely: what a run changed in its own copy of a repository, boards, kernels, and what keys open.
 import {html} from "../html.mjs";
 import {runPath} from "../data/api.mjs";
-import {plural} from "../data/format.mjs";
+import {dateAndTime, plural} from "../data/format.mjs";
 import {useLoaded} from "./hooks.mjs";
-import {button, code, none, soft, table, trouble, words} from "./words.mjs";
+import {Loaded} from "./lists.mjs";
+import {button, code, Folded, none, runLink, soft, table, trouble, words} from "./words.mjs";
 
 export function Changes({page, id}) {
   const {value, error, reload} = useLoaded((signal) => page.api.get(runPath(id, "/diff"), {signal}), [id]);
@@ -15,3 +16,20 @@ export function Changes({page, id}) {
     ${more > 0 && none(`${plural(more, "more file")}.`)}${inner.length > 0 && html`<p>Repositories inside it are not compared: ${words(inner.join(", "), 1000)}</p>`}
     ${patch && html`<h2>Patch ${is_cut && soft("(its beginning)")}</h2>${code(patch, 20_000)}`}</section>`;
 }
+
+function Tasks({page, name}) {
+  const {value, error, reload} = useLoaded((signal) => page.api.get(`/v1/boards/${encodeURIComponent(name)}`, {signal}), [name]);
+  return html`${trouble(error, reload)}${value && table(["", "Task", "Status", "Owner", "Waits for"], value.tasks.map((each) => [each.id,
+    each.description ? html`<${Folded} summary=${words(each.subject)} draw=${() => code(each.description)} />` : words(each.subject), each.status.replace("_", " "),
+    each.owner && runLink(each.owner, each.owner_path || each.owner), each.open_blockers.join(", ")]))}`;
+}
+
+export const Boards = ({page}) => html`<div class="page"><${Loaded} page=${page} path="/v1/boards?limit=1000" name="boards" title="Boards" empty="There are no boards." draw=${(boards) => boards.map((each) => html`<${Folded}
+  key=${each.name} kind="card" summary=${html`<b>${words(each.name)}</b> ${soft(each.error ? words(each.error) : `${each.pending} pending, ${each.in_progress} in progress, ${each.completed} completed`)}`}
+  draw=${() => html`<${Tasks} page=${page} name=${each.name} />`} />`)} /></div>`;
+
+export const Kernels = ({page}) => html`<div class="page">
+  <${Loaded} page=${page} path="/v1/kernels" name="kernels" title="Kernels" empty="No kernel is at work." draw=${(all) => table(["Kernel", "Lease", "Started", "Trees", "Runs at work", "Address"],
+    all.map((each) => [words(each.name), each.is_alive ? "held" : html`<span class="high">lost</span>`, dateAndTime(each.started), each.trees, each.runs, words(each.address)]))} />
+  <${Loaded} page=${page} path="/v1/keys?limit=1000" name="keys" title="Keys" empty="There are no keys." draw=${(all) => table(["Opens", "Key of", "Rights", "Until", "Made by"],
+    all.map((each) => [words(each.agent || each.team || "everything"), each.key ? words(each.key) : each.kind, (each.rights ?? []).join(", ") || "all", dateAndTime(each.until), words(each.made_by)]))} /></div>`;
