@@ -65,8 +65,8 @@ class KernelViews:
         """Use `journal`, the open journal of the runtime. `is_elsewhere` returns whether another kernel runs a tree."""
         self._store, self._runtime, self._rules = journal.store, runtime, rules
         self._steering = OperatorControl(journal.users, journal.store)
-        self.runs = RunViews(journal, self._steering, is_elsewhere, agent_paths)
         activity = KernelActivity(journal, self._steering, is_elsewhere, agent_paths)
+        self.runs = RunViews(journal, self._steering, is_elsewhere, agent_paths, activity.samples)
         self.feed = ChangeFeed(lambda: journal.store, activity)
         self.scheduler, self.schedules = scheduler, ScheduleViews(scheduler, rules)
         self.gates = GateViews(journal)
