@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
 
 import pytest
 
@@ -40,9 +41,15 @@ def hide_changes(made: Made) -> None:
     (made.top / ".git" / "info").mkdir(exist_ok=True)
     (made.top / ".git" / "info" / "exclude").write_text("*\n")
     (made.top / ".git" / "info" / "attributes").write_text("* -diff\n")
-    (made.top / "evil.txt").write_text("as if it were the old content\n")
-    forged = git(made.top, "hash-object", "-w", "evil.txt")
-    git(made.top, "replace", "-f", git(made.top, "rev-parse", f"{made.clone.base}:a.txt"), forged)
+    objects = made.top / ".git" / "objects"
+    [pack] = (objects / "pack").glob("*.pack")
+    moved = pack.rename(made.workspace.parent / "moved.pack")
+    with moved.open("rb") as file:
+        subprocess.run(["git", "unpack-objects", "-q"], cwd=made.top, stdin=file, check=True)
+    moved.unlink()
+    old, new = git(made.top, "rev-parse", f"{made.clone.base}:a.txt"), git(made.top, "hash-object", "-w", "a.txt")
+    (objects / old[:2] / old[2:]).unlink()
+    shutil.copyfile(objects / new[:2] / new[2:], objects / old[:2] / old[2:])
 
 
 async def test_a_hostile_clone_runs_nothing_and_hides_nothing(made: Made) -> None:
