@@ -70,7 +70,7 @@ async def test_a_hostile_clone_runs_nothing_and_hides_nothing(made: Made) -> Non
     assert {"-one", "+two"} < set(diff.patch.splitlines())
     assert str(made.private / "a.txt") in diff.patch, "a link is shown as its target"
     assert SECRET not in diff.patch
-    assert (diff.repositories_left_out, diff.files_left_out, diff.is_cut) == (["sub"], 0, False)
+    assert (diff.repositories_left_out, diff.files_left_out, diff.is_cut) == (("sub",), 0, False)
     assert not made.outside.exists(), "it ran on the host"
     assert not (made.top / ".git" / "canary").exists(), "it ran in git's sandbox"
 

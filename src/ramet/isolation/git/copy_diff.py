@@ -85,7 +85,7 @@ async def folder_diff(git: Git, top: pathlib.Path, base: str, source: Checkout) 
         ]
         commands = [*steps, *_comparisons(("diff-index",), (base,), output)]
         done = await git.each(reader, commands, write=[output], read=[source.common_dir / "objects"])
-        names = [os.fsencode(each).decode(errors="replace") for each in inner]
+        names = tuple(os.fsencode(each).decode(errors="replace") for each in inner)
         return dataclasses.replace(_result(base, output, done, len(steps)), repositories_left_out=names)
 
 
