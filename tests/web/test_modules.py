@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import pytest_asyncio
 
-from ramet.web.static_files import static_files
+from ramet.web.static_files import FOLDER, static_files
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page, Route
 
 ORIGIN = "http://page.test"
+WORD = re.compile(r"[\w$#]+|[^\s/]")
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -29,6 +31,41 @@ async def modules(context: BrowserContext) -> Page:
     page = await context.new_page()
     await page.goto(f"{ORIGIN}/empty")
     return page
+
+
+async def test_a_browser_finds_the_same_code_in_scripts_as_written_and_as_served(context: BrowserContext) -> None:
+    """The places where a debugger can stop (statements, calls, ends of functions) are at the same words and lines."""
+    texts = {f"{ORIGIN}/served/{name}": file.content.decode() for name, file in static_files().items()}
+    texts |= {f"{ORIGIN}/written/{name}": (FOLDER / name).read_text() for name in static_files()}
+
+    async def answer(route: Route) -> None:
+        media_type = "text/javascript" if route.request.url.endswith(".mjs") else "text/html"
+        await route.fulfill(body=texts.get(route.request.url, '<div id="app">'), content_type=media_type)
+
+    await context.route(f"{ORIGIN}/**", answer)
+    page = await context.new_page()
+    await page.goto(f"{ORIGIN}/empty")
+    devtools = await context.new_cdp_session(page)
+    ids = dict[str, str]()
+    devtools.on("Debugger.scriptParsed", lambda script: ids.update({script["url"]: script["scriptId"]}))
+    await devtools.send("Debugger.enable")
+
+    async def places(url: str) -> list[tuple[int, str, str]]:
+        await devtools.send("Runtime.evaluate", {"expression": f"import({url!r})", "awaitPromise": True})
+        start = {"scriptId": ids[url], "lineNumber": 0, "columnNumber": 0}
+        found = await devtools.send("Debugger.getPossibleBreakpoints", {"start": start})
+        return [_place(texts[url].split("\n"), **each) for each in found["locations"]]
+
+    for name in (each for each in static_files() if each.endswith(".mjs")):
+        served = await places(f"{ORIGIN}/served/{name}")
+        assert served
+        assert served == await places(f"{ORIGIN}/written/{name}"), name
+
+
+def _place(lines: list[str], lineNumber: int, columnNumber: int, type: str = "", **_: str) -> tuple[int, str, str]:
+    """Return the line, kind and word of a place in a script."""
+    word = WORD.match(lines[lineNumber], columnNumber)
+    return (lineNumber, type, word[0] if word else "")
 
 
 async def test_events_are_parsed_from_pieces_of_any_size(modules: Page) -> None:
