@@ -198,12 +198,12 @@ async def test_a_transcript_joins_calls_with_their_answers_at_every_event(module
         {type: "tool_ended", seq: 4, call_id: "c1", tool: "Read", status: "ok", preview: "text", elapsed_ms: 5},
         {type: "message_recorded", seq: 5, message: {type: "tool", tool_call_id: "c1", content: "whole text"}},
         {type: "clamped", seq: 6, field: "usd", asked: 9, given: 2},
-        {type: "endpoint_asked", seq: 7, host: "h", port: 1, allowed: false},
+        {type: "endpoint_asked", seq: 7, host: "h", port: 1, allowed: false, reason: "r"},
         {type: "of_the_future", seq: 8}, {type: "run_ended", seq: 9, result: {status: "completed", value: "done"}},
       ];
-      const text = (item) => item.blocks?.map((block) => block.text).join("|") ?? item.result?.[0]?.text ?? "";
+      const text = (item) => item.blocks?.map((block) => block.text).join("|") ?? item.result?.[0]?.text ?? item.text ?? "";
       const shape = (end) => transcriptOf(events.slice(0, end)).items.map((each) =>
-        [each.kind, each.role ?? each.tool ?? each.type ?? "", text(each)]);
+        [each.kind, each.role ?? each.tool ?? "", text(each)]);
       const {endpoints, rights} = transcriptOf(events);
       return {early: shape(3), whole: shape(99), denied: endpoints.get("h:1").denied, rights: rights.length};
     }""")
@@ -213,8 +213,8 @@ async def test_a_transcript_joins_calls_with_their_answers_at_every_event(module
         ["message", "human", "Why?"],
         ["message", "ai", "hm|I look"],
         ["call", "Read", "whole text"],
-        ["note", "clamped", ""],
-        ["note", "endpoint_asked", ""],
+        ["note", "", "The limit usd was set to 2, not 9: the run above has no more"],
+        ["note", "", "Was denied h:1: r"],
         ["end", "", ""],
     ]
     assert (result["denied"], result["rights"]) == (1, 1)

@@ -1,11 +1,9 @@
 // Parts of one run beside its transcript: events, sandbox and rights, files, state.
-import {html, useMemo, useState} from "../html.mjs";
+import {button, choice, clock, code, dateAndTime, Folded, grouped, html, list, none, plural, soft, spaced, table,
+  trouble, useLoaded, useMemo, useState, words} from "./words.mjs";
 import {runPath} from "../data/api.mjs";
-import {clock, dateAndTime, grouped, plural} from "../data/format.mjs";
 import {describe} from "../data/transcript.mjs";
-import {useLoaded} from "./hooks.mjs";
 import {sandboxWords} from "./tree_row.mjs";
-import {button, choice, code, Folded, list, none, soft, table, trouble, words} from "./words.mjs";
 
 const time = (text) => html`<span class="time">${text}</span>`;
 
@@ -18,9 +16,9 @@ export function EventList({events}) {
   const found = type || wanted ? events.filter(fits) : events;
   return html`<div class="events"><div class="toolbar">
       <input type="search" aria-label="Filter events" placeholder="Filter" value=${sought} onInput=${(event) => setSought(event.target.value)} />
-      ${choice("Type of event", type, [["", "all types"], ...types.map((each) => [each, each.replaceAll("_", " ")])], setType)} ${soft(plural(found.length, "event"))}</div>
+      ${choice("Type of event", type, [["", "all types"], ...types.map((each) => [each, spaced(each)])], setType)} ${soft(plural(found.length, "event"))}</div>
     ${found.slice(-most).reverse().map((each) => html`<${Folded} key=${each.seq || each} kind="event" draw=${() => code(each)}
-      summary=${html`${time(clock(each.at))} <span class="number">${each.seq || ""}</span> <b>${String(each.type).replaceAll("_", " ")}</b> ${words(describe(each), 160)}`} />`)}
+      summary=${html`${time(clock(each.at))} <span class="number">${each.seq || ""}</span> <b>${spaced(each.type)}</b> ${words(describe(each), 160)}`} />`)}
     ${found.length > most && button(`Show earlier events (${grouped(found.length - most)} hidden)`, () => setMost(most + 1000), "quiet")}</div>`;
 }
 
@@ -38,8 +36,8 @@ export function Files({page, row, result}) {
   const [path, setPath] = useState(""), [{shown, error}, set] = useState({});
   const read = (event) => {
     event.preventDefault();
-    page.api.request("GET", `${runPath(row.id, "/file")}?path=${encodeURIComponent(path)}`).then((answer) => answer.arrayBuffer())
-      .then((bytes) => set({shown: {path, text: new TextDecoder().decode(bytes)}}), (problem) => set({error: problem}));
+    page.api.request("GET", runPath(row.id, `/file?path=${encodeURIComponent(path)}`)).then((answer) => answer.text())
+      .then((text) => set({shown: {path, text}}), (error) => set({error}));
   };
   const later = (text) => (row.is_over ? text : "They are known once the run has ended.");
   return html`<section>
