@@ -1,4 +1,4 @@
-"""Twenty tabs of one browser: the server has one stream for all of them."""
+"""A hundred tabs of one browser: the server has one stream for all of them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.web.test_acts import shown_server
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
 
-TABS = 20
+TABS = 100
 AT_ONCE = 4  #: tabs that load at the same time
 
 

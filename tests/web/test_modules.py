@@ -201,7 +201,8 @@ async def test_a_transcript_joins_calls_with_their_answers_at_every_event(module
         {type: "endpoint_asked", seq: 7, host: "h", port: 1, allowed: false, reason: "r"},
         {type: "of_the_future", seq: 8}, {type: "run_ended", seq: 9, result: {status: "completed", value: "done"}},
       ];
-      const text = (item) => item.blocks?.map((block) => block.text).join("|") ?? item.result?.[0]?.text ?? item.text ?? "";
+      const text = (item) =>
+        item.blocks?.map((block) => block.text).join("|") ?? item.result?.[0]?.text ?? item.text ?? "";
       const shape = (end) => transcriptOf(events.slice(0, end)).items.map((each) =>
         [each.kind, each.role ?? each.tool ?? "", text(each)]);
       const {endpoints, rights} = transcriptOf(events);
