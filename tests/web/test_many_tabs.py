@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import parse_qs
 
@@ -13,6 +14,7 @@ from ramet import Agent, ScriptedModel
 from ramet.models.scripted.dialogue import Hang
 from ramet.web.forwarding_api import ForwardingApi
 from tests.support.waiting import eventually
+from tests.web.conftest import Problems
 from tests.web.test_acts import shown_server
 
 if TYPE_CHECKING:
@@ -40,17 +42,34 @@ class CountingApi(ForwardingApi):
 
 
 async def opened_tab(context: BrowserContext, link: str) -> Page:
-    """Open a tab, and wait until it shows the run `first`."""
+    """Open a tab, and wait until it shows the run `first`.
+
+    Chromium breaks off what it loads whenever a network of this machine changes, as tests of sandboxes do: such a tab
+    is loaded again.
+    """
+    from playwright.async_api import TimeoutError
+
     tab = await context.new_page()
-    tab.set_default_timeout(60_000)
+    lost = list[str]()
+    tab.on("requestfailed", lambda request: lost.append(request.url))
+    row = tab.get_by_role("row", name="first")
     await tab.goto(link)
-    await tab.get_by_role("row", name="first").wait_for()
+    while not await row.is_visible():
+        if any(each.endswith(".mjs") for each in lost):
+            lost.clear()
+            await tab.reload()
+        with contextlib.suppress(TimeoutError):
+            await row.wait_for(timeout=5_000)
     return tab
 
 
 @pytest.mark.larger
-async def test_many_tabs_have_one_stream_also_after_the_leader_closes(context: BrowserContext) -> None:
+@pytest.mark.timeout(600)
+async def test_many_tabs_have_one_stream_also_after_the_leader_closes(
+    context: BrowserContext, problems: Problems
+) -> None:
     """The server counts one stream. Its tab closes; the next stream begins after a cursor, and every tab shows more."""
+    problems.expect("ERR_NETWORK_CHANGED")
     CountingApi.open_streams, CountingApi.cursors = 0, []
     async with shown_server(context, CountingApi) as (server, page_server):
         spawn = server.server.runtime.spawn
@@ -66,5 +85,5 @@ async def test_many_tabs_have_one_stream_also_after_the_leader_closes(context: B
         assert CountingApi.cursors[1]
         await spawn(Agent(name="second", model=ScriptedModel([Hang()])), "wait")
         for each in tabs:
-            await each.get_by_role("row", name="second").wait_for()
+            await each.get_by_role("row", name="second").wait_for(timeout=120_000)
         assert (CountingApi.open_streams, len(CountingApi.cursors)) == (1, 2)

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import re
+import bisect
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest_asyncio
 
+from ramet.web.script_text import script_tokens
 from ramet.web.static_files import FOLDER, static_files
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page, Route
 
 ORIGIN = "http://page.test"
-WORD = re.compile(r"[\w$#]+|[^\s/]")
+#: Parse templates as the page does, with their values' numbers as values, and join spaces outside of `pre`.
+DRAWN = """async (templates) => {
+  const {default: htm} = await import("/served/vendor/htm.mjs");
+  const joined = (child, type) => (typeof child === "string" && type !== "pre" ? child.replace(/\\s+/g, " ") : child);
+  const element = (type, props, ...children) => [type, props, children.map((each) => joined(each, type))];
+  return templates.map((pieces) => JSON.stringify(htm.apply(element, [pieces, ...pieces.slice(1).keys()])));
+}"""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -34,7 +42,10 @@ async def modules(context: BrowserContext) -> Page:
 
 
 async def test_a_browser_finds_the_same_code_in_scripts_as_written_and_as_served(context: BrowserContext) -> None:
-    """The places where a debugger can stop (statements, calls, ends of functions) are at the same words and lines."""
+    """The places where a debugger can stop, such as statements and calls, are at the same tokens.
+
+    Templates give the same elements, attributes and texts, but for the spaces that HTML joins to one.
+    """
     texts = {f"{ORIGIN}/served/{name}": file.content.decode() for name, file in static_files().items()}
     texts |= {f"{ORIGIN}/written/{name}": (FOLDER / name).read_text() for name in static_files()}
 
@@ -50,22 +61,43 @@ async def test_a_browser_finds_the_same_code_in_scripts_as_written_and_as_served
     devtools.on("Debugger.scriptParsed", lambda script: ids.update({script["url"]: script["scriptId"]}))
     await devtools.send("Debugger.enable")
 
-    async def places(url: str) -> list[tuple[int, str, str]]:
+    async def places(url: str) -> list[int]:
         await devtools.send("Runtime.evaluate", {"expression": f"import({url!r})", "awaitPromise": True})
         start = {"scriptId": ids[url], "lineNumber": 0, "columnNumber": 0}
         found = await devtools.send("Debugger.getPossibleBreakpoints", {"start": start})
-        return [_place(texts[url].split("\n"), **each) for each in found["locations"]]
+        return _tokens_at(texts[url], [(each["lineNumber"], each["columnNumber"]) for each in found["locations"]])
 
     for name in (each for each in static_files() if each.endswith(".mjs")):
         served = await places(f"{ORIGIN}/served/{name}")
         assert served
         assert served == await places(f"{ORIGIN}/written/{name}"), name
+        drawn = [
+            await page.evaluate(DRAWN, _templates(texts[f"{ORIGIN}/{way}/{name}"])) for way in ("served", "written")
+        ]
+        assert drawn[0] == drawn[1], name
 
 
-def _place(lines: list[str], lineNumber: int, columnNumber: int, type: str = "", **_: str) -> tuple[int, str, str]:
-    """Return the line, kind and word of a place in a script."""
-    word = WORD.match(lines[lineNumber], columnNumber)
-    return (lineNumber, type, word[0] if word else "")
+def _tokens_at(script: str, places: list[tuple[int, int]]) -> list[int]:
+    """Return the numbers of the tokens that are at, or next after, places by line and column."""
+    tokens = list(script_tokens(script))
+    ends = list(itertools.accumulate(len(each.text) for each in tokens))
+    starts = [end - len(each.text) for each, end in zip(tokens, ends, strict=True) if each.kind != "space"]
+    lines = [0, *itertools.accumulate(len(each) + 1 for each in script.split("\n"))]
+    return sorted({bisect.bisect_left(starts, lines[line] + column) for line, column in places})
+
+
+def _templates(script: str) -> list[list[str]]:
+    """Return the templates of a script, each as its pieces between values."""
+    found, unfinished = list[list[str]](), list[list[str]]()
+    for kind, text in script_tokens(script):
+        if kind != "template":
+            continue
+        if text[0] == "`":
+            unfinished.append([])
+        unfinished[-1].append(text[1:].removesuffix("`").removesuffix("${"))
+        if text[-1] == "`":
+            found.append(unfinished.pop())
+    return found
 
 
 async def test_events_are_parsed_from_pieces_of_any_size(modules: Page) -> None:

@@ -25,18 +25,15 @@ const text = "// no comment" + '/* nor this */', half = (a + b) / c / 2;
 const nested = html`<a  title="x // y">${list.map(({id}) => html`<b>${{id}.id}  </b>`)} // text /* text */
   ${`}  ${1 / 2}`}</a>`;
 return
-/* a comment
+  /* a comment
    of two lines */ x in {};
 """
 SERVED = r"""
-
 const word=/[/"`]\/* no comment/g.test(x)?8/y/+z:- -y+ ++z;
 const text="// no comment"+'/* nor this */',half=(a+b)/c/2;
 const nested=html`<a  title="x // y">${list.map(({id})=>html`<b>${{id}.id}  </b>`)} // text /* text */
-  ${`}  ${1/2}`}</a>`;
-return
-
-x in{};
+${`}  ${1/2}`}</a>`;
+return x in{};
 """
 #: Ways by which a text becomes HTML, a script, or the address of one.
 FORBIDDEN = re.compile(
@@ -58,7 +55,7 @@ def test_words_of_agents_can_only_become_text() -> None:
 
 
 def test_scripts_are_served_without_comments_and_spaces_only() -> None:
-    """Texts, templates and regular expressions stay, each in its line, and libraries are served as they are.
+    """Texts, templates and regular expressions stay, and libraries are served as they are.
 
     `tests/web/test_modules.py` compares what a browser finds in the scripts of the package before and after.
     """
@@ -69,7 +66,6 @@ def test_scripts_are_served_without_comments_and_spaces_only() -> None:
     for name, text in scripts().items():
         written = (FOLDER / name).read_text()
         assert (text == written) is name.startswith("vendor/"), name
-        assert text.count("\n") == written.count("\n")
 
 
 def test_scripts_stay_small() -> None:
