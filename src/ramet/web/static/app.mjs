@@ -5,8 +5,8 @@ import {Rows} from "./data/rows.mjs";
 import {hasToken, takeToken} from "./data/token.mjs";
 import {Connection, Gone, Locked, useIdleLogout} from "./views/connection.mjs";
 import {TreeTable} from "./views/tree_table.mjs";
-import {brief, html, isTyping, render, unescaped, useEffect, useErrorBoundary, useListener, useMemo, useRows, useState, waitingCount}
-  from "./views/words.mjs";
+import {brief, button, html, isTyping, render, unescaped, useEffect, useErrorBoundary, useListener, useMemo, useRows,
+  useState, waitingCount} from "./views/words.mjs";
 
 // The other views are loaded after the first one is drawn, and stay.
 const later = (load, name) => {
@@ -37,7 +37,7 @@ function Guard({tab, children}) {
   const [error, retry] = useErrorBoundary();
   useEffect(() => void (error && retry()), [tab]); // Another part of the view may be drawn.
   return error ? html`<p class="trouble page" role="alert">This view cannot be drawn: ${brief(error?.message ?? error, 200)}.
-    <button type="button" class="quiet" onClick=${retry}>Try again</button></p>` : children;
+    ${button("Try again", retry, "quiet")}</p>` : children;
 }
 
 function App({token}) {

@@ -60,3 +60,6 @@ export function useLoaded(load, inputs, every_ms = 0) {
   }, [...inputs, round]);
   return {...state, reload};
 }
+
+/** Return {value, error, reload} of what a path of the API answers. */
+export const useGet = ({api}, path, every_ms) => useLoaded((signal) => api.get(path, {signal}), [api, path], every_ms);

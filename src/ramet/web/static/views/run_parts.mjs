@@ -1,6 +1,6 @@
 // Parts of one run beside its transcript: events, sandbox and rights, files, state.
 import {button, choice, clock, code, dateAndTime, Folded, grouped, html, list, none, plural, soft, spaced, table,
-  trouble, useLoaded, useMemo, useState, words} from "./words.mjs";
+  trouble, typed, useGet, useMemo, useState, words} from "./words.mjs";
 import {runPath} from "../data/api.mjs";
 import {describe} from "../data/transcript.mjs";
 import {sandboxWords} from "./tree_row.mjs";
@@ -15,7 +15,7 @@ export function EventList({events}) {
   const fits = (each) => (!type || each.type === type) && (!wanted || `${each.type} ${describe(each)} ${each.call_id ?? ""}`.toLowerCase().includes(wanted));
   const found = type || wanted ? events.filter(fits) : events;
   return html`<div class="events"><div class="toolbar">
-      <input type="search" aria-label="Filter events" placeholder="Filter" value=${sought} onInput=${(event) => setSought(event.target.value)} />
+      <input type="search" aria-label="Filter events" placeholder="Filter" value=${sought} onInput=${typed(setSought)} />
       ${choice("Type of event", type, [["", "all types"], ...types.map((each) => [each, spaced(each)])], setType)} ${soft(plural(found.length, "event"))}</div>
     ${found.slice(-most).reverse().map((each) => html`<${Folded} key=${each.seq || each} kind="event" draw=${() => code(each)}
       summary=${html`${time(clock(each.at))} <span class="number">${each.seq || ""}</span> <b>${spaced(each.type)}</b> ${words(describe(each), 160)}`} />`)}
@@ -43,15 +43,15 @@ export function Files({page, row, result}) {
   return html`<section>
     <h2>Artifacts</h2>${list(result?.artifacts ?? [], (each) => words(each, 400), later("The run left none."))}
     <h2>Files left in its working directory</h2>${list(result?.files ?? [], (each) => html`${words(each.name, 300)} ${soft(plural(each.size, "byte"))}`, later("None."))}
-    ${!row.is_over && html`<h2>Read a file of its workspace</h2><form class="toolbar" onSubmit=${read}><input aria-label="Path in the workspace" placeholder="out/report.md" dir="auto" required value=${path} onInput=${(event) => setPath(event.target.value)} /><button type="submit">Read</button></form>`}
+    ${!row.is_over && html`<h2>Read a file of its workspace</h2><form class="toolbar" onSubmit=${read}><input aria-label="Path in the workspace" placeholder="out/report.md" dir="auto" required value=${path} onInput=${typed(setPath)} /><button type="submit">Read</button></form>`}
     ${trouble(error)}${shown && html`<h2>${words(shown.path)}</h2>${code(shown.text)}`}
     ${[["stdout", "Printed"], ["stderr", "Printed to stderr"]].map(([name, title]) => result?.[name] && html`<h2>${title}</h2>${code(result[name])}`)}
   </section>`;
 }
 
 export function RunState({page, id, at}) {
-  const {value, error} = useLoaded((signal) => page.api.get(runPath(id, `/state${at ? `?at=${at}` : ""}`), {signal}), [id, at]);
-  const versions = useLoaded((signal) => page.api.get(runPath(id, "/state/versions"), {signal}), [id]).value?.versions;
+  const {value, error} = useGet(page, runPath(id, `/state${at ? `?at=${at}` : ""}`));
+  const versions = useGet(page, runPath(id, "/state/versions")).value?.versions;
   return html`<section><h2>Values</h2>${trouble(error)}${value && (Object.keys(value.values).length ? code(value.values) : none("The state of this run is empty."))}
     <h2>Versions</h2>${versions && list(versions, (each) => html`${time(dateAndTime(each.at))} <code>${each.id.slice(0, 12)}</code> ${words(each.message)}`, "There are none.")}</section>`;
 }

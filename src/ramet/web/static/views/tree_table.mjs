@@ -1,6 +1,6 @@
 // The table of all trees: only the lines in view are drawn, all of one height.
-import {choice, grouped, html, isPaused, isTyping, money, plural, runAddress, useDraw, useLayoutEffect, useListener, useMemo,
-  useNow, useRef, useRows, useState} from "./words.mjs";
+import {choice, grouped, html, isPaused, isTyping, money, plural, runAddress, typed, useDraw, useLayoutEffect,
+  useListener, useMemo, useNow, useRef, useRows, useState} from "./words.mjs";
 import {comparisonOf, filterOf, outline} from "../tree/outline.mjs";
 import {Acts} from "./acts.mjs";
 import {COLUMNS, HEIGHT, Line} from "./tree_row.mjs";
@@ -112,7 +112,7 @@ export function TreeTable({page}) {
   return html`<section class="trees" aria-labelledby="trees"><h1 id="trees" class="unseen">Trees</h1>
     <div class="toolbar">
       <input ref=${search} type="search" aria-label="Filter runs" placeholder="Filter ( / )" value=${memory.words}
-        onInput=${(event) => choose({words: event.target.value})}
+        onInput=${typed((words) => choose({words}))}
         onKeyDown=${(event) => (event.key === "Escape" || event.key === "Enter") && grid.current.focus()} />
       ${choice("State", memory.state, STATES, (state) => choose({state}))}
       <label><input type="checkbox" checked=${Boolean(page.ended)} onChange=${(event) => page.setEnded(event.target.checked)} /> ended trees</label>

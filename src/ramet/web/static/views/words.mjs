@@ -45,8 +45,11 @@ export const list = (items, draw, empty) =>
 export const table = (head, rows) => html`<div class="scroll" tabindex="0"><table class="table"><thead><tr>${head.map((each) => html`<th>${each}</th>`)}</tr></thead>
   <tbody>${rows.map((cells) => html`<tr>${cells.map((each) => html`<td>${each}</td>`)}</tr>`)}</tbody></table></div>`;
 
+/** Return a listener that calls `set` with the value of a field. */
+export const typed = (set) => ({target}) => set(target.value);
+
 /** A choice of one of `options`: each is a value, and a label if that is another one. */
-export const choice = (label, value, options, onChoose) => html`<select aria-label=${label} value=${value} onChange=${(event) => onChoose(event.target.value)}>
+export const choice = (label, value, options, onChoose) => html`<select aria-label=${label} value=${value} onChange=${typed(onChoose)}>
   ${options.map(([each, text = each]) => html`<option value=${each}>${text}</option>`)}</select>`;
 
 /** An error, with a button that tries again. */
