@@ -21,7 +21,7 @@ FIRST, MORE = 55_000, 10_000  #: events of the run: the page holds 50,000
 ROWS = 200
 PIECE = 500  #: frames in one piece of a body
 DETAIL = "x" * 300  #: of each event
-GROWTH = 4_000_000  #: bytes that more events may add; all of them held would add 6 MB
+GROWTH = 2_000_000  #: bytes that more events may add; all of them held would add 4 MB
 
 
 class LongApi:

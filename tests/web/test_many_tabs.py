@@ -50,6 +50,7 @@ async def opened_tab(context: BrowserContext, link: str) -> Page:
     from playwright.async_api import TimeoutError
 
     tab = await context.new_page()
+    tab.set_default_timeout(120_000)
     lost = list[str]()
     tab.on("requestfailed", lambda request: lost.append(request.url))
     row = tab.get_by_role("row", name="first")
@@ -85,5 +86,5 @@ async def test_many_tabs_have_one_stream_also_after_the_leader_closes(
         assert CountingApi.cursors[1]
         await spawn(Agent(name="second", model=ScriptedModel([Hang()])), "wait")
         for each in tabs:
-            await each.get_by_role("row", name="second").wait_for(timeout=120_000)
+            await each.get_by_role("row", name="second").wait_for()
         assert (CountingApi.open_streams, len(CountingApi.cursors)) == (1, 2)
