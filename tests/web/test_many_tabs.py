@@ -79,12 +79,14 @@ async def test_many_tabs_have_one_stream_also_after_the_leader_closes(
         while len(tabs) < TABS:
             number = min(AT_ONCE, TABS - len(tabs))
             tabs += await asyncio.gather(*(opened_tab(context, page_server.link) for _ in range(number)))
-        assert (CountingApi.open_streams, CountingApi.cursors) == (1, [""])
+        # On a busy machine a tab may have read for itself until the leader answered.
+        await eventually(lambda: CountingApi.open_streams == 1)
+        asked = len(CountingApi.cursors)
 
         await tabs.pop(0).close()
-        await eventually(lambda: len(CountingApi.cursors) == 2 and CountingApi.open_streams == 1)
-        assert CountingApi.cursors[1]
+        await eventually(lambda: len(CountingApi.cursors) == asked + 1 and CountingApi.open_streams == 1)
+        assert CountingApi.cursors[-1]
         await spawn(Agent(name="second", model=ScriptedModel([Hang()])), "wait")
         for each in tabs:
             await each.get_by_role("row", name="second").wait_for()
-        assert (CountingApi.open_streams, len(CountingApi.cursors)) == (1, 2)
+        assert (CountingApi.open_streams, len(CountingApi.cursors)) == (1, asked + 1)

@@ -64,6 +64,7 @@ export async function share(api, rows, options) {
       channel.postMessage({kind: "picture", to: data.from, cursor: rows.cursor, change: rows.picture(), state});
     } else if (data.kind === "picture" && data.to === me) {
       hasPicture = true;
+      stopOwn();
       rows.apply({...data.change, reset: true}, data.cursor);
       tell(data.state);
     } else if (data.kind === "change" && hasPicture) {
