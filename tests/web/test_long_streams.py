@@ -17,11 +17,12 @@ from tests.web.test_hostile_answers import ROW, answer, start
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, CDPSession, Page
 
-FIRST, MORE = 55_000, 10_000  #: events of the run: the page holds 50,000
+FIRST, MORE = 55_000, 20_000  #: events of the run: the page holds 50,000
+CHANGES = 10_000  #: of rows, in each half
 ROWS = 200
 PIECE = 500  #: frames in one piece of a body
 DETAIL = "x" * 300  #: of each event
-GROWTH = 2_000_000  #: bytes that more events may add; all of them held would add 4 MB
+GROWTH = 4_000_000  #: bytes that more events may add; all of them held would add 8 MB
 
 
 class LongApi:
@@ -60,8 +61,8 @@ class LongApi:
     async def _changes(self) -> AsyncIterator[str]:
         rows = [ROW, *({**ROW, "id": f"c{each}", "parent": "r1", "path": f"main/c{each}"} for each in range(ROWS))]
         yield change(0, rows)
-        for number in range(1, 2 * MORE + 1, PIECE):
-            if number > MORE:
+        for number in range(1, 2 * CHANGES + 1, PIECE):
+            if number > CHANGES:
                 await self.more.wait()
             yield "".join(
                 change(each, [{**rows[1 + each % ROWS], "description": f"step {each}"}])
@@ -95,14 +96,14 @@ async def open_until_the_end(page: Page) -> AsyncIterator[None]:
 
 
 async def test_a_run_of_many_events_shows_the_newest_and_holds_a_bounded_number(context: BrowserContext) -> None:
-    """Of 65,000 events the newest are shown and earlier ones on demand; 10,000 more of each stream add no memory."""
+    """Of 75,000 events the newest are shown and earlier ones on demand; more of each stream add no memory."""
     api = LongApi()
     page = await context.new_page()
     page.set_default_timeout(60_000)
     devtools = await context.new_cdp_session(page)
     async with UiServer(api, "a folder") as server, open_until_the_end(page):
         await page.goto(server.link)
-        await page.get_by_text(f"step {MORE}", exact=True).wait_for()
+        await page.get_by_text(f"step {CHANGES}", exact=True).wait_for()
         await page.evaluate("location.hash = '/run/r1'")
         await page.get_by_text(f"notice {FIRST}", exact=True).wait_for()
         await page.get_by_text("49,999 events shown, 5,001 earlier ones not.").wait_for()
@@ -116,4 +117,4 @@ async def test_a_run_of_many_events_shows_the_newest_and_holds_a_bounded_number(
         await page.get_by_role("button", name="Show the newest").click()
         await page.get_by_text(f"notice {FIRST + MORE}", exact=True).wait_for()
         await page.evaluate("location.hash = '/'")
-        await page.get_by_text(f"step {2 * MORE}", exact=True).wait_for()
+        await page.get_by_text(f"step {2 * CHANGES}", exact=True).wait_for()
