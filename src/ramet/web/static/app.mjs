@@ -17,6 +17,7 @@ const later = (load, name) => {
   };
   return Object.assign(Later, {load});
 };
+const records = () => import("./views/records.mjs");
 const lists = () => import("./views/lists.mjs"), dialogs = () => import("./views/dialogs.mjs");
 const RunView = later(() => import("./views/run_view.mjs"), "RunView");
 const ActDialog = later(dialogs, "ActDialog"), Help = later(dialogs, "Help");
@@ -27,6 +28,8 @@ const VIEWS = new Map([
   ["agents", ["Teams and agents", later(lists, "AgentLists")]],
   ["schedules", ["Schedules", later(lists, "Schedules")]],
   ["safety", ["Safety", later(lists, "Passages")]],
+  ["boards", ["Boards", later(records, "Boards")]],
+  ["kernels", ["Kernels and keys", later(records, "Kernels")]],
 ]);
 const OVER = "The token is not valid, or its time is over.";
 

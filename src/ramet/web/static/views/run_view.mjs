@@ -9,12 +9,13 @@ import {limitsOf} from "../tree/limits.mjs";
 import {Acts} from "./acts.mjs";
 import {says} from "./dialogs.mjs";
 import {Flame} from "./flame.mjs";
+import {Changes} from "./records.mjs";
 import {EventList, Files, Rights, RunState} from "./run_parts.mjs";
 import {TranscriptView} from "./transcript_view.mjs";
 import {Bar, sandboxWords, State} from "./tree_row.mjs";
 
-const TABS = [["", "Transcript"], ["events", "Events"], ["rights", "Sandbox and rights"], ["files", "Files"], ["state", "State"], ["flame", "Flame"]];
-const PARTS = new Map([["events", EventList], ["rights", Rights], ["files", Files], ["state", RunState], ["flame", Flame]]);
+const TABS = [["", "Transcript"], ["events", "Events"], ["rights", "Sandbox and rights"], ["files", "Files"], ["diff", "Changes"], ["state", "State"], ["flame", "Flame"]];
+const PARTS = new Map([["events", EventList], ["rights", Rights], ["files", Files], ["diff", Changes], ["state", RunState], ["flame", Flame]]);
 
 /** Return the events of a run as they come (with `before`, those with smaller numbers), and the state of reading them. */
 function useEvents({api}, id, before) {
