@@ -1,6 +1,6 @@
 """Build the packages, and use the wheel as a stranger would: `python -m tests.packages.check [PYTHON ...]`.
 
-For each Python the three commands of docs/guides/deploy.md run in an empty folder without a checkout: make an
+For each Python the three commands of docs/reference/packages.md run in an empty folder without a checkout: make an
 environment, install the wheel, ask. Root runs them as the user `nobody`, in a mount namespace where the checkout and
 the homes of users are empty. It needs a package index, so it is no part of the tests.
 """
