@@ -15,6 +15,7 @@ from ramet.core.events import ApprovalAsked, Notice, ToolProgressed
 from ramet.core.mcp.server_entry import as_server
 from ramet.host.sandbox import sandboxes
 from ramet.models.scripted.dialogue import Call
+from ramet.spawn.sandbox.mcp_servers import tree_servers as tree_servers_module
 from ramet.spawn.sandbox.mcp_servers.tree_servers import TreeServers
 from ramet.spawn.tree import RunTree
 from tests.support.waiting import eventually
@@ -149,6 +150,24 @@ async def test_a_shared_server_ends_with_its_tree(tmp_path: pathlib.Path, backen
         await eventually(lambda: len(marked_processes(mark)) == 1, within_s=60)
         await handle.cancel()
         assert marked_processes(mark) == []
+
+
+async def test_a_tree_has_a_bounded_number_of_shared_servers(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An agent works without the one too many, and a notice says why."""
+    monkeypatch.setattr(tree_servers_module, "MAX_SERVERS", 1)
+    user = agent(shared("one"), {**shared("two"), "name": "second"}, policy=POLICY)
+    script: dict[str, Any] = {
+        "Begin!": [Call("Agent", {"subagent_type": "user", "prompt": "Play."}), "Done."],
+        "Play.": [work("show"), "I am done."],
+    }
+    model = ramet.ScriptedModel(script=script)
+    async with ramet.Session(model, agents=[user], cwd=tmp_path, backend="local", unattended=True) as session:
+        await ask(session, "Begin!")
+        assert answers(session, "main/1") == ["one"]
+        [refusal] = [each.text for each in of_kind(session_events(session), Notice) if each.path != "main"]
+    assert "a tree has at most 1 shared servers" in refusal
 
 
 async def test_agents_share_a_connection_to_an_address(tmp_path: pathlib.Path, backend: BackendName) -> None:
