@@ -196,6 +196,7 @@ def test_every_error_is_listed_with_its_values(page: str) -> None:
             "kwargs",
             "self",
             "package",
+            "command",
             "code",
             "repo",
         }

@@ -20,7 +20,8 @@ from ramet.cli.render.sanitize import one_line
 from ramet.cli.signals import Interrupts
 from ramet.cli.sources.choose import SERVER
 from ramet.cli.sources.server import key_in
-from ramet.core.errors import InvalidValue, MissingExtra
+from ramet.core.errors import InvalidValue
+from ramet.disk.installation import missing_extra
 from ramet.wire.authority import checked_authority
 
 try:
@@ -30,7 +31,7 @@ try:
 except ModuleNotFoundError as missing:
     if missing.name is None or not missing.name.startswith("starlette"):
         raise
-    raise MissingExtra("the page", "server") from None
+    raise missing_extra("the page", "server") from None
 
 
 async def ui(options: Namespace) -> int:
