@@ -116,7 +116,7 @@ async def test_a_tree_is_paused_resumed_and_stopped_by_keys(page: Page) -> None:
 
 
 async def test_the_inbox_answers_questions_and_limits_of_all_trees(page: Page) -> None:
-    """A question is allowed and a limit raised once; a denial reaches the model with its reason; receipts stay."""
+    """An answer for the run, a limit raised once: both are recorded, a denial reaches the model, and receipts stay."""
     async with shown_server(page.context) as (server, page_server):
         handle = await spawn_tree_with_a_question(server)
         other = await server.server.runtime.spawn(
@@ -132,7 +132,8 @@ async def test_the_inbox_answers_questions_and_limits_of_all_trees(page: Page) -
         assert "To allow it adds 1" in await cards.nth(1).inner_text()
 
         await cards.nth(0).get_by_placeholder("Reason").fill("it is due")
-        await cards.nth(0).get_by_role("button", name="Allow").click()
+        assert "later calls of this run only: pay with any arguments" in await cards.nth(0).inner_text()
+        await cards.nth(0).get_by_role("button", name="Allow for this run").click()
         assert (await handle.result()).value == "both are done"
         await page.get_by_role("button", name="Allow, and add to the limit").click()
         assert (await other.result()).value == "one"
@@ -141,7 +142,8 @@ async def test_the_inbox_answers_questions_and_limits_of_all_trees(page: Page) -
 
         (answer,) = await recorded(server, handle.id, ApprovalAnswered)
         assert isinstance(answer, ApprovalAnswered)
-        assert (answer.allowed, answer.reason, sorted(effects(server.server.dir))) == (
+        assert (answer.allowed, answer.for_run, answer.reason, sorted(effects(server.server.dir))) == (
+            True,
             True,
             "it is due",
             ["note", "pay"],

@@ -58,7 +58,7 @@ def _keep(run: str, data: bytes) -> socket.Request:
 
 def _answer(approval: str, data: bytes) -> socket.Request:
     answer = _body(AnswerApproval, data)
-    return socket.Answer(approval=approval, allowed=answer.allowed, reason=answer.reason)
+    return socket.Answer(approval=approval, allowed=answer.allowed, reason=answer.reason, for_run=answer.for_run)
 
 
 _ACTS: Final[tuple[tuple[Endpoint[Any], Build], ...]] = (
