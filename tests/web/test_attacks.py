@@ -10,7 +10,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import pytest
 from starlette.types import Receive, Scope, Send
@@ -56,7 +55,7 @@ class Answer(NamedTuple):
 
 async def ask(server: UiServer, head: str, token: str | None = None, body: str = "", **headers: str) -> Answer:
     """Send a request as bytes, as no browser would; `headers` replace the right ones, and "" leaves one out."""
-    key = server.link.partition("#token=")[2] if token is None else token
+    key = server.token if token is None else token
     given = {
         "host": f"127.0.0.1:{server.port}", "authorization": f"Bearer {key}" if key else "",
         "content-length": str(len(body)) if body else "", "connection": "close",
@@ -89,8 +88,7 @@ async def page(**options: Any) -> AsyncIterator[tuple[UiServer, Api]]:
 async def streams(server: UiServer, count: int) -> AsyncIterator[None]:
     """Keep this number of streams open, each on a connection of its own, of which something has arrived."""
     head = (
-        f"GET /v1/stream HTTP/1.1\r\nhost: localhost:{server.port}\r\n"
-        f"authorization: Bearer {server.link.partition('#token=')[2]}\r\n\r\n"
+        f"GET /v1/stream HTTP/1.1\r\nhost: localhost:{server.port}\r\nauthorization: Bearer {server.token}\r\n\r\n"
     ).encode()
     connections = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(count)]
     try:
@@ -106,7 +104,7 @@ async def streams(server: UiServer, count: int) -> AsyncIterator[None]:
 async def test_requests_of_other_pages_and_wrong_tokens_reach_nothing() -> None:
     """DNS rebinding, another origin, another port of this host, a wrong token: each is refused with its own status."""
     async with page(names=["agents.example.org"]) as (server, api):
-        port, right = server.port, server.link.partition("#token=")[2]
+        port, right = server.port, server.token
         refused: list[tuple[int, dict[str, str]]] = [
             (421, {"host": f"evil.example.com:{port}"}),
             (421, {"host": "evil.example.com"}),
@@ -212,11 +210,48 @@ async def test_every_answer_has_the_headers_of_a_page_that_trusts_nobody() -> No
         assert types["index.html"] == "text/html; charset=utf-8"
 
 
+async def test_a_link_works_once_and_for_a_short_time() -> None:
+    """Its code is exchanged for the token by a POST of the page itself. Each refusal says why, and what to do."""
+    now = 0.0
+    async with page(read_only=True, now=lambda: now) as (server, api):
+
+        async def use(link: str, **headers: str) -> Answer:
+            body = json.dumps({"code": link.partition("#code=")[2]})
+            return await ask(server, "POST /ui/session", token="", body=body, **headers)
+
+        link, other = server.new_link(), server.new_link()
+        assert server.token not in link
+        port = server.port
+        assert (await use(link, origin=f"http://127.0.0.1:{port + 1}")).status == 403
+        assert (await use(link, sec_fetch_site="same-site")).status == 403
+        assert (await use(link, host=f"evil.example.com:{port}")).status == 421
+        assert (await use(link[:-1])).status == 401
+        assert (await ask(server, "GET /ui/session")).status == 405
+        assert (await ask(server, "POST /ui/session", token="", body="{}")).status == 422
+        assert (await ask(server, "POST /ui/session", token="", body='{"code": "\\ud800"}')).status == 400
+        assert (await ask(server, "POST /ui/session", token="", body="x" * 2000)).status == 413
+
+        answer = await use(link, origin=f"http://127.0.0.1:{port}")
+        assert (answer.status, json.loads(answer.body)) == (200, {"token": server.token})
+        assert answer.headers["cache-control"] == "no-store"
+        used = await use(link)
+        assert (used.status, "used already" in used.body.decode()) == (410, True)
+        assert "press Enter" in used.body.decode()
+        now = 601.0
+        old = await use(other)
+        assert (old.status, "too old" in old.body.decode()) == (410, True)
+
+        first, *rest = [server.new_link() for _ in range(17)]
+        assert (await use(first)).status == 410  # A new link ends the oldest one.
+        assert (await use(rest[0])).status == 200
+        assert api.requests == []
+
+
 async def test_an_idle_token_ends_and_an_open_stream_keeps_it() -> None:
     """After the time without a request the token is another; a stream that is open counts as a request."""
     now, new_links = 0.0, list[bool]()
-    async with page(idle_minutes=5, now=lambda: now, on_new_link=lambda: new_links.append(True)) as (server, api):
-        first = server.link.partition("#token=")[2]
+    async with page(idle_minutes=5, now=lambda: now, on_end=lambda: new_links.append(True)) as (server, api):
+        first = server.token
         async with streams(server, 1):
             now = 1_000.0
             assert (await ask(server, "GET /v1/runs", token=first)).status == 200
@@ -230,7 +265,7 @@ async def test_an_idle_token_ends_and_an_open_stream_keeps_it() -> None:
         now += 101.0
         assert (await ask(server, "GET /v1/runs", token=first)).status == 401
         assert new_links == [True]
-        assert urlsplit(server.link).fragment != f"token={first}"
+        assert server.token != first
         assert (await ask(server, "GET /v1/runs")).status == 200
 
 

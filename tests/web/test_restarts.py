@@ -58,7 +58,7 @@ async def test_a_question_from_before_the_kill_of_its_server_is_answered(page: P
                 team = await client.create_team({"agents": 1}, name="red")
                 writer = await client.spawn_agent("red", "writer", "slow", WRITES, key=team.key)
                 turn = Reader(client, writer, PROMPT)
-                await page.goto(page_server.link)
+                await page.goto(page_server.new_link())
                 await page.get_by_role("link", name="Inbox 1").click()
                 card = page.get_by_role("article", name="Question")
                 await card.get_by_text("Write").first.wait_for()

@@ -4,7 +4,7 @@ import {Api} from "./data/api.mjs";
 import {share} from "./data/feed.mjs";
 import {Rows} from "./data/rows.mjs";
 import {brief, unescaped} from "./data/text.mjs";
-import {hasToken, takeToken} from "./data/token.mjs";
+import {isLink, takeToken} from "./data/token.mjs";
 import {waitingCount} from "./tree/state.mjs";
 import {Connection, Gone, Locked, useIdleLogout} from "./views/connection.mjs";
 import {useRows} from "./views/hooks.mjs";
@@ -49,8 +49,8 @@ function Guard({tab, children}) {
     <button type="button" class="quiet" onClick=${retry}>Try again</button></p>` : children;
 }
 
-function App({token}) {
-  const [locked, setLocked] = useState(token ? "" : "This tab has no token.");
+function App({token, reason}) {
+  const [locked, setLocked] = useState(token ? "" : reason);
   const [about, setAbout] = useState({read_only: false, kernel: true});
   const [connection, setConnection] = useState({kind: "connecting"}), [goneSince, setGoneSince] = useState("");
   const [ended, setEnded] = useState(null), [dialog, setDialog] = useState(null);
@@ -122,9 +122,10 @@ function Navigation({page, view}) {
 }
 
 // A new link that is opened in a tab with the page does not load it again.
-addEventListener("hashchange", () => hasToken() && (takeToken(), location.reload()));
+addEventListener("hashchange", async () => isLink() && (await takeToken(), location.reload()));
 const root = document.getElementById("app");
+const {token, reason} = await takeToken();
 root.replaceChildren(); // The frame of the page, which was painted until now.
-render(html`<${App} token=${takeToken()} />`, root);
+render(html`<${App} token=${token} reason=${reason} />`, root);
 performance.mark("drawn"); // For `python -m benchmarks ui`.
 setTimeout(() => [RunView, Inbox, AgentLists, Schedules, ActDialog, Help].forEach((each) => each.load().catch(() => {})), 1000);

@@ -1,20 +1,27 @@
-// The key of the page: it comes in the fragment of the link, and lives in this tab only.
+// The key of the page: the fragment of the link has a code for it, or itself. It lives in this tab only.
+import {Api} from "./api.mjs";
 import {unescaped} from "./text.mjs";
 
 const NAME = "ramet-token";
 
 /** Take the token out of the address, so that no bookmark, screenshot or way back has it; browsers keep the link itself. */
-export function takeToken(place = location, storage = sessionStorage) {
-  const match = /^#token=([^&]+)/.exec(place.hash);
-  if (match) {
-    storage.setItem(NAME, unescaped(match[1]));
-    history.replaceState(null, "", place.pathname + place.search);
+export async function takeToken(place = location, storage = sessionStorage) {
+  const [, kind, text] = /^#(token|code)=([^&]+)/.exec(place.hash) ?? [];
+  let reason = "This tab has no token.";
+  if (kind) history.replaceState(null, "", place.pathname + place.search);
+  if (kind === "token") storage.setItem(NAME, unescaped(text));
+  if (kind === "code") {
+    try {
+      storage.setItem(NAME, (await new Api("").post("session", {code: unescaped(text)})).token);
+    } catch (problem) {
+      reason = problem.detail; // A tab that has a token, of an earlier link, goes on with it.
+    }
   }
-  return storage.getItem(NAME) || "";
+  return {token: storage.getItem(NAME) || "", reason};
 }
 
-/** Return whether an address has a token, such as a new link that was opened in this tab. */
-export const hasToken = (place = location) => /^#token=/.test(place.hash);
+/** Return whether an address is a new link, which was opened in this tab. */
+export const isLink = (place = location) => /^#(token|code)=/.test(place.hash);
 
 export const saveToken = (token) => sessionStorage.setItem(NAME, token);
 export const removeToken = () => sessionStorage.removeItem(NAME);

@@ -32,8 +32,8 @@ export function Locked({reason}) {
   };
   return html`<main class="locked"><h1>ramet</h1>
     <p role="alert">${reason}</p>
-    <p>Open the link that <code>ramet ui</code> printed, or enter its token, or the operator's key of <code>ramet serve</code>.</p>
-    <form onSubmit=${enter}><label>Token <input name="token" type="password" autocomplete="off" required /></label>
+    <p>A link of <code>ramet ui</code> works once: press Enter where it runs for another one. On <code>ramet serve</code> enter the operator's key.</p>
+    <form onSubmit=${enter}><label>Key <input name="token" type="password" autocomplete="off" required /></label>
       <button type="submit" class="main">Open</button></form></main>`;
 }
 
