@@ -43,8 +43,9 @@ class Ui:
     @cached_property
     def token(self) -> str:
         """The token, for which the newest link is used up."""
-        body = json.dumps({"code": self.link.partition("#code=")[2]}).encode()
-        with urllib.request.urlopen(f"{self.origin}/ui/session", body, timeout=30) as answer:
+        headers = {"authorization": f"Bearer {self.link.partition('#code=')[2]}"}
+        request = urllib.request.Request(f"{self.origin}/ui/session", headers=headers, method="POST")
+        with urllib.request.urlopen(request, timeout=30) as answer:
             token: str = json.load(answer)["token"]
             return token
 

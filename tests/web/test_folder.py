@@ -137,14 +137,26 @@ async def test_a_folder_is_read_and_steered_without_a_server() -> None:
                 assert await process.wait() == 130
                 await wait_for("wait", "cancelled")
 
-            # No kernel again: an act starts one, which ends with ramet ui.
+            # No kernel again: an act starts one, which ends with ramet ui. No other request does.
+            assert (await page.ask("POST", "/v1/nothing")).status_code == 404
+            assert (await page.ask("DELETE", f"/v1/runs/{run['id']}/keep")).status_code == 405
+            assert not holds(folder)()
             kept = await page.ask("POST", f"/v1/runs/{run['id']}/keep", content=json.dumps({"on": True}).encode())
             assert kept.json() == {"tree": run["id"], "kept": True}
             assert "started a kernel, since the page acts: ramet serve" in await page.shown.next_line()
             assert (await page.get("/ui/about.json"))["kernel"]
             assert (await page.get("/v1/teams"))["teams"] == []
             assert holds(folder)()
-        await eventually(lambda: not holds(folder)())
+            page.shown.process.kill()  # The kernel sees that, as it sees the ordinary end of ramet ui.
+            await page.shown.process.wait()
+            await eventually(lambda: not holds(folder)(), within_s=30)
+            assert kernel_processes(folder) == []
+
+
+def kernel_processes(folder: pathlib.Path) -> list[str]:
+    """Return the commands of processes that name a folder and are no tests."""
+    commands = [each.read_bytes() for each in pathlib.Path("/proc").glob("[0-9]*/cmdline") if each.exists()]
+    return [each.decode().replace("\0", " ") for each in commands if os.fsencode(folder) in each and b"serve" in each]
 
 
 async def test_an_interrupted_run_goes_on_by_the_page_and_a_read_only_page_starts_nothing() -> None:

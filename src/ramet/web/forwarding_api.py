@@ -114,7 +114,7 @@ def checked_path(scope: Scope) -> bytes:
     return path
 
 
-async def read_body(receive: Receive, most: int = MAX_BODY) -> bytes:
+async def read_body(receive: Receive) -> bytes:
     """Return the body of a request. Raises Refusal if it is too large or does not arrive."""
     pieces, size = list[bytes](), 0
     while True:
@@ -123,8 +123,8 @@ async def read_body(receive: Receive, most: int = MAX_BODY) -> bytes:
             raise Refusal(HTTPStatus.BAD_REQUEST, "the body did not arrive")
         pieces.append(message.get("body", b""))
         size += len(pieces[-1])
-        if size > most:
-            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body is at most {most} bytes")
+        if size > MAX_BODY:
+            raise Refusal(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a body is at most {MAX_BODY} bytes")
         if not message.get("more_body"):
             return b"".join(pieces)
 

@@ -14,24 +14,14 @@ from http import HTTPStatus
 from typing import Final
 
 from msgspec import Struct
-from starlette.types import Receive, Scope
 
-from ramet.services.contract import decode
 from ramet.services.http.responses import Refusal
-from ramet.web.forwarding_api import read_body
 
 LIFE_S: Final = 600.0
 BYTES: Final = 32
 MOST: Final = 16  #: codes that are valid at the same time; a new one ends the oldest
-MAX_BODY: Final = 1024
 HINT: Final = "press Enter where `ramet ui` runs, and open the link that it prints"
 _REMEMBERED: Final = 100  #: codes that are no longer valid, of which an error can say why
-
-
-class CodeExchange(Struct, forbid_unknown_fields=True):
-    """The request of a page for the token."""
-
-    code: str
 
 
 class PageSession(Struct):
@@ -70,14 +60,6 @@ class LinkCodes:
         if any([hmac.compare_digest(each, given) for each in self._issued]):
             raise Refusal(HTTPStatus.GONE, f"this link is too old: {HINT}")
         raise Refusal(HTTPStatus.UNAUTHORIZED, f"this link is not of this `ramet ui`: {HINT}")
-
-
-async def read_code(scope: Scope, receive: Receive) -> str:
-    """Return the code of a request for the token. Raises Refusal, InvalidValue."""
-    if scope["method"] != "POST":
-        raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "POST is possible here", {"allow": "POST"})
-    request: CodeExchange = decode(CodeExchange, await read_body(receive, MAX_BODY), "body", within="")
-    return request.code
 
 
 def _hash(code: str) -> bytes:

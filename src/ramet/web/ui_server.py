@@ -20,7 +20,7 @@ from ramet.services.http.sockets import tcp_listener
 from ramet.services.version import ramet_version
 from ramet.web.browser_checks import AllowedHosts, check_host, check_origin
 from ramet.web.forwarding_api import checked_path
-from ramet.web.link_codes import HINT, LinkCodes, PageSession, read_code
+from ramet.web.link_codes import HINT, LinkCodes, PageSession
 from ramet.web.page import ROOT, About, answer_page, is_page, page_key, refuse_key, with_security_headers
 from ramet.web.page_token import PageToken
 
@@ -130,7 +130,9 @@ class UiServer:
         if scope["path"] == SESSION:
             check_host(headers, self._hosts)
             check_origin(headers, self._hosts)
-            self._codes.use(await read_code(scope, receive))
+            if scope["method"] != "POST":
+                raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "POST is possible here", {"allow": "POST"})
+            self._codes.use(page_key(scope))  # Not in a body: nobody without a key can make this server wait for one.
             with self._token.use():
                 await responses.json(PageSession(self._token.text))(scope, receive, send)
             return

@@ -12,7 +12,7 @@ export async function takeToken(place = location, storage = sessionStorage) {
   if (kind === "token") storage.setItem(NAME, unescaped(text));
   if (kind === "code") {
     try {
-      storage.setItem(NAME, (await new Api("").post("session", {code: unescaped(text)})).token);
+      storage.setItem(NAME, (await new Api(unescaped(text)).post("session")).token);
     } catch (problem) {
       reason = problem.detail; // A tab that has a token, of an earlier link, goes on with it.
     }
