@@ -36,6 +36,12 @@ class Ui:
         """The newest link that it has printed."""
         return next(found[0] for line in reversed(self.lines) if (found := re.search(r"http://\S+/ui/#\S+", line)))
 
+    async def print_link(self) -> None:
+        """Let it print another link."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+        assert "another link" in await self.next_line()
+
     @property
     def origin(self) -> str:
         return "http://" + urlsplit(self.link).netloc

@@ -2,7 +2,7 @@
 import {html, useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState} from "../html.mjs";
 import {money, plural} from "../data/format.mjs";
 import {comparisonOf, filterOf, outline} from "../tree/outline.mjs";
-import {isPaused} from "../tree/state.mjs";
+import {isInterrupted, isPaused} from "../tree/state.mjs";
 import {Acts} from "./acts.mjs";
 import {useNow, useRows} from "./hooks.mjs";
 import {COLUMNS, HEIGHT, Line} from "./tree_row.mjs";
@@ -80,7 +80,7 @@ export function TreeTable({page}) {
     ArrowLeft: () => (line?.isExpanded && !fits ? fold(line, false) : focus(parentIndex())),
     Enter: () => open(line),
     s: () => page.act("stop", row),
-    p: () => page.act(row && isPaused(row) ? "resume" : "pause", row),
+    p: () => page.act(row && (isPaused(row) || isInterrupted(row)) ? "resume" : "pause", row),
     m: () => page.act("message", row),
     r: () => page.act("raise", row),
     "*": () => (lines.forEach((each) => each.isExpanded === false && memory.folds.set(each.id, true)), folds.current += 1, draw()),
