@@ -177,7 +177,7 @@ async def test_many_tabs_with_runs_leave_connections_for_acts(context: BrowserCo
     async with shown(context) as (server, api):
         pages = [await context.new_page() for _ in range(8)]
         for each in pages:
-            each.set_default_timeout(15_000)
+            each.set_default_timeout(60_000)
             await each.goto(f"{server.new_link()}")
             await each.evaluate("location.hash = '#/run/r1'")
         for each in pages:

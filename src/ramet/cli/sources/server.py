@@ -123,7 +123,7 @@ class ServerSource:
 
     async def answer(self, approval: str, allowed: bool, reason: str, *, for_run: bool = False) -> dict[str, Any]:
         await self._kernel.answer(approval, allowed, reason, for_run=for_run)
-        return {"approval": approval, "allowed": allowed, "for_run": for_run}
+        return {"approval": approval, "allowed": allowed} | ({"for_run": True} if for_run else {})
 
     async def keep(self, run: str, on: bool) -> dict[str, Any]:
         reply = await self._kernel.keep(run, on)

@@ -253,7 +253,7 @@ class ControlSocket:
                 return self._operator.pauses(after)
             case Answer(approval=approval, allowed=allowed, reason=reason, for_run=for_run):
                 await self._operator.answer(approval, allowed, reason, for_run=for_run)
-                return {"approval": approval, "allowed": allowed, "for_run": for_run}
+                return {"approval": approval, "allowed": allowed} | ({"for_run": True} if for_run else {})
             case SessionMessage():
                 return await self._receive(request)
             case Keep(run=run, on=on):

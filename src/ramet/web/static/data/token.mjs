@@ -1,10 +1,10 @@
-// The key of the page: the fragment of the link has a code for it, or itself. It lives in this tab only.
+// The key of the page. It lives in this tab only.
 import {Api} from "./api.mjs";
 import {unescaped} from "./text.mjs";
 
 const NAME = "ramet-token";
 
-/** Take the token out of the address, so that no bookmark, screenshot or way back has it; browsers keep the link itself. */
+/** Take the code or token out of the address, so that no bookmark has it; return the token, or why there is none. */
 export async function takeToken(place = location, storage = sessionStorage) {
   const [, kind, text] = /^#(token|code)=([^&]+)/.exec(place.hash) ?? [];
   let reason = "This tab has no token.";
@@ -14,13 +14,13 @@ export async function takeToken(place = location, storage = sessionStorage) {
     try {
       storage.setItem(NAME, (await new Api(unescaped(text)).post("session")).token);
     } catch (problem) {
-      reason = problem.detail; // A tab that has a token, of an earlier link, goes on with it.
+      reason = problem.detail; // A tab with a token goes on.
     }
   }
   return {token: storage.getItem(NAME) || "", reason};
 }
 
-/** Return whether an address is a new link, which was opened in this tab. */
+/** Return whether an address is a new link. */
 export const isLink = (place = location) => /^#(token|code)=/.test(place.hash);
 
 export const saveToken = (token) => sessionStorage.setItem(NAME, token);
