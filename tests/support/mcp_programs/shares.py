@@ -25,11 +25,16 @@ def answer(request: int, text: str) -> None:
     send(id=request, result={"content": [{"type": "text", "text": f"{PROCESS} {text}"}]})
 
 
+def report(token: Any, message: str) -> None:
+    send(method="notifications/progress", params={"progressToken": token, "progress": 1, "message": message})
+
+
 def work(request: int, value: str, token: Any) -> None:
     verb, _, name = value.partition(" ")
     match verb:
         case "hold":
             HELD[name] = request
+            report(token, f"holds {name}")
         case "free":
             answer(HELD.pop(name), "freed")
             answer(request, "done")
@@ -41,7 +46,7 @@ def work(request: int, value: str, token: Any) -> None:
                 params={"message": name, "requestedSchema": SCHEMA},
             )
         case "report":
-            send(method="notifications/progress", params={"progressToken": token, "progress": 1, "message": name})
+            report(token, name)
             answer(request, "done")
         case "die":
             sys.stderr.write(name)
@@ -65,6 +70,8 @@ def main() -> None:
         elif method == "tools/call":
             token = params.get("_meta", {}).get("progressToken")
             work(request, params["arguments"]["value"], token)
+        elif method and request is not None:  # A client that asks for a newer protocol would wait for the answer.
+            send(id=request, error={"code": -32601, "message": "not found"})
         elif method is None and request in ASKED:
             outcome = "refused" if "error" in message else json.dumps(message["result"].get("content"))
             answer(ASKED.pop(request), outcome)

@@ -50,7 +50,7 @@ async def test_a_child_of_an_interrupted_call_is_reported_once(tmp_path: pathlib
             await handle.result()
             texts = [each.text for each in handle.run.context.history]
         assert INTERRUPTED in texts
-        assert len([each for each in texts if each.startswith("<task-notification") and "gold" in each]) == 1
+        assert len([each for each in texts if each.startswith("<task-notification") and "gold" in each]) == 1, texts
         return cut_store
 
     await resume_after_kill(undisturbed_store, _is_end_of_the_child)
