@@ -48,7 +48,7 @@ class StartedKernel:
             await self._end()
             # No module of the current folder, which may be anyone's, is imported. Its output would not fit in here.
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "ramet.web.kernel_process", *words),
+                *(sys.executable, "-P", "-m", "ramet.web.kernel_child", *words),
                 stdin=asyncio.subprocess.PIPE,  # Its end tells the kernel that this process is gone.
                 stdout=asyncio.subprocess.DEVNULL,
                 cwd=self._folder,

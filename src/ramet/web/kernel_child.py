@@ -1,4 +1,4 @@
-"""`python -m ramet.web.kernel_process ARGUMENTS`: `ramet ARGUMENTS` as a child that ends with its parent.
+"""`python -m ramet.web.kernel_child ARGUMENTS`: `ramet ARGUMENTS` as a child that ends with its parent.
 
 Its standard input is a pipe, of which only the parent has the other end. When the parent is gone, however it ended, the
 pipe ends, and this process gets SIGTERM, as if the parent had ended it. A signal at the death of a parent would not do:
