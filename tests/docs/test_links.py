@@ -35,6 +35,15 @@ def test_every_link_leads_to_a_file_and_heading(page: Path) -> None:
     assert not broken
 
 
+def test_every_page_is_linked_from_the_index() -> None:
+    """A reader finds each page below docs/ in docs/README.md. A new page gets its line there."""
+    index = ROOT / "docs" / "README.md"
+    linked = {(index.parent / link).resolve() for link in links(index.read_text())}
+    pages = {page.resolve() for page in ROOT.glob("docs/**/*.md")} - {index}
+
+    assert sorted(str(page.relative_to(ROOT)) for page in pages - linked) == []
+
+
 def test_links_and_headings_are_recognised() -> None:
     """Links in code are ignored, and a heading has the anchor that forges give it."""
     assert links("[a](b.md#c) `[d](e)` [f](https://g)\n```\n[h](i)\n```\n") == ["b.md#c"]

@@ -11,7 +11,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from ramet.cli.paths import display_path, user_dir
+from ramet.cli.paths import display_path, log_dir
 from ramet.cli.render.sanitize import one_line
 from ramet.core.errors import Bug, Damaged, InvalidValue, RametError, Unknown
 
@@ -80,6 +80,6 @@ def _write_details(error: BaseException) -> str:
 
 
 def _log_dir() -> Path:
-    folder = user_dir() / "logs"
+    folder = log_dir()
     folder.mkdir(parents=True, exist_ok=True)
     return folder

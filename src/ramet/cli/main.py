@@ -18,12 +18,15 @@ _COMMANDS = {
     "approvals": "operate.approvals:approvals",
     "approve": "operate.control:run_control_command",
     "ask": "ask.command:ask",
+    "completion": "commands.completion:completion",
     "config": "commands.config:config",
     "cp": "operate.copy:copy",
     "deny": "operate.control:run_control_command",
+    "doctor": "doctor.doctor_command:doctor",
     "export": "operate.logs:export",
     "gc": "operate.gc:gc",
     "images": "commands.images:images",
+    "init": "starter.init_command:init",
     "keep": "operate.gc:keep",
     "logs": "operate.logs:logs",
     "mcp": "commands.mcp:mcp",
@@ -92,11 +95,14 @@ def _run(argv: Sequence[str]) -> int:
     except SystemExit as end:
         return end.code if isinstance(end.code, int) else 2
     if options.version:
-        print(f"ramet {_version()}")
-        return 0
-    if options.command is None:
-        parser.print_help(sys.stderr)
+        return _print_version(as_json=options.version_json)
+    if options.version_json:
+        print("ramet: --json: expected after a command, or with --version (see ramet --help)", file=sys.stderr)
         return 2
+    if options.command is None:
+        from ramet.cli.commands.overview import print_overview
+
+        return print_overview()
     module, _, name = _COMMANDS[options.command].partition(":")
     outcome: int | Coroutine[Any, Any, int] = getattr(import_module(f"ramet.cli.{module}"), name)(options)
     if isinstance(outcome, int):
@@ -104,6 +110,15 @@ def _run(argv: Sequence[str]) -> int:
     import asyncio
 
     return asyncio.run(outcome)
+
+
+def _print_version(*, as_json: bool) -> int:
+    if as_json:
+        from ramet.cli.commands.version_report import print_version
+
+        return print_version(_version())
+    print(f"ramet {_version()}")
+    return 0
 
 
 def _version() -> str:

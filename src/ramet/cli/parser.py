@@ -8,6 +8,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from ramet.cli.setup_commands import add_setup_commands
 from ramet.cli.values import parse_attachment, parse_folder, parse_int, parse_memory, parse_name, parse_number
 from ramet.cli.verbs import Add, add_verbs, adder
 from ramet.core.limits import SpawnLimits
@@ -27,15 +28,20 @@ COMMAND_ALIASES: Mapping[str, Mapping[str, str]] = {
         "clean": "gc",
         "cleanup": "gc",
         "collect": "cp",
+        "completions": "completion",
         "copy": "cp",
+        "create": "init",
         "delete": "gc",
+        "diagnose": "doctor",
         "events": "logs",
+        "help": "--help",
         "history": "sessions show",
         "info": "show",
         "inspect": "show",
         "kill": "stop",
         "list": "ps",
         "ls": "ps",
+        "new": "init",
         "prune": "gc",
         "rm": "gc",
         "server": "serve",
@@ -43,6 +49,7 @@ COMMAND_ALIASES: Mapping[str, Mapping[str, str]] = {
         "spawn": "run",
         "start": "run",
         "status": "ps",
+        "version": "--version",
     },
     "ramet schedule": {"delete": "rm", "remove": "rm", "cancel": "rm", "ls": "list", "ps": "list"},
     "ramet sessions": {"delete": "rm", "remove": "rm", "history": "show", "ls": "list", "ps": "list"},
@@ -95,6 +102,9 @@ def build_parser() -> Parser:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="store_true", help="show the version and exit")
+    parser.add_argument(
+        "--json", dest="version_json", action="store_true", help="with --version: as JSON, with what is installed"
+    )
     commands = parser.add_subparsers(
         dest="command", metavar="COMMAND", title="commands", prog=parser.prog, parser_class=Parser
     )
@@ -102,6 +112,7 @@ def build_parser() -> Parser:
     for add_command in (_ask, _wrap, _agents, _mcp, _trust, _config, _images):
         add_command(add)
     add_verbs(commands, EXIT_STATUSES)
+    add_setup_commands(commands)
     return parser
 
 

@@ -1,4 +1,4 @@
-"""The folders of a user's files: the only module that reads RAMET_HOME."""
+"""The folders of a user's files: the only module that reads RAMET_HOME, XDG_CONFIG_HOME and XDG_STATE_HOME for them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,34 @@ from ramet.core.errors import InvalidValue
 
 
 def user_dir() -> Path:
-    """Return `RAMET_HOME`, or `~/.ramet`. The folder may not exist yet."""
+    """Return the folder with the user's settings, agents, skills, memory, logins and trusted folders.
+
+    The first of these: `RAMET_HOME`; `ramet` in `XDG_CONFIG_HOME`, if that folder exists; `~/.ramet`, if it exists or
+    `XDG_CONFIG_HOME` is not set; the second one, which may not exist yet.
+    """
     chosen = os.environ.get("RAMET_HOME")
     try:
-        return Path(chosen).expanduser().absolute() if chosen else Path.home() / ".ramet"
+        if chosen:
+            return Path(chosen).expanduser().absolute()
+        of_config = _xdg_folder("XDG_CONFIG_HOME")
+        if of_config is not None and of_config.is_dir():
+            return of_config
+        in_home = Path.home() / ".ramet"
     except RuntimeError as error:  # no such user, no home
         raise InvalidValue("RAMET_HOME", chosen, "a folder; there is no home folder to fall back on") from error
+    return in_home if of_config is None or in_home.is_dir() else of_config
+
+
+def log_dir() -> Path:
+    """Return the folder for the details of errors: `ramet/logs` in `XDG_STATE_HOME`, or `logs` of the user's folder."""
+    of_state = None if os.environ.get("RAMET_HOME") else _xdg_folder("XDG_STATE_HOME")
+    return (user_dir() if of_state is None else of_state) / "logs"
+
+
+def _xdg_folder(variable: str) -> Path | None:
+    """Return our folder in one of the XDG Base Directory Specification, which ignores paths that are not absolute."""
+    chosen = Path(os.environ.get(variable, ""))
+    return chosen / "ramet" if chosen.is_absolute() else None
 
 
 def writable_dir(folder: Path) -> Path | None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import subprocess
 import sys
+from importlib.metadata import metadata
 
 import pytest
 
-from ramet.cli.main import main
+from ramet.cli.commands.version_report import EXTRA_MODULES
+from ramet.cli.main import _COMMANDS, main
 from tests.unit.cli.golden import assert_golden
 
 HELPS = {
@@ -55,6 +59,7 @@ HELPS = {
             ),
             "passages",
             "repair",
+            *("doctor", "init", "completion"),
             *("schedule", "schedule list", "schedule add", "schedule rm", "schedule trigger"),
         )
     },
@@ -110,9 +115,12 @@ def test_the_help_equals_the_approved_text(
         (["schedule", "add", "a:b", "--every", "1m", "--in", "1m"], "ramet schedule add: --in: not allowed with"),
         (["sak"], "ramet: COMMAND: 'sak' is not a command; similar: ask (see ramet --help)"),
         (["cleanup"], "ramet: COMMAND: 'cleanup' is not a command; use ramet gc (see ramet --help)"),
+        (["--json", "ps"], "ramet: --json: expected after a command, or with --version (see ramet --help)\n"),
+        (["init", " "], "ramet init: DIR: '' is not accepted; expected a name"),
         (["cleanup", "--all"], "ramet: COMMAND: 'cleanup' is not a command; use ramet gc"),
         (["kill", "run-1"], "ramet: COMMAND: 'kill' is not a command; use ramet stop"),
         (["status"], "ramet: COMMAND: 'status' is not a command; use ramet ps"),
+        (["help"], "ramet: COMMAND: 'help' is not a command; use ramet --help (see ramet --help)\n"),
         (["history"], "ramet: COMMAND: 'history' is not a command; use ramet sessions show"),
         (["wrap"], "ramet wrap: the following arguments are required: COMMAND"),
         (["wrap", "--usd", "much", "--", "x"], "ramet wrap: --usd: 'much' is not accepted; expected a number from 0"),
@@ -143,10 +151,14 @@ def test_wrong_usage_is_one_line_and_status_2(
     assert (out, err.count("\n"), "\x1b" in err) == ("", 1, False)
 
 
-def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """The help goes to stderr with status 2."""
-    assert main([]) == 2
-    assert capsys.readouterr().err.startswith("usage: ramet COMMAND")
+def test_no_command_prints_where_to_begin(capsys: pytest.CaptureFixture[str]) -> None:
+    """The page goes to stdout with status 0; each command that it names exists."""
+    assert main([]) == 0
+    out, err = capsys.readouterr()
+
+    assert_golden("overview.txt", out)
+    assert err == ""
+    assert set(re.findall(r"ramet ([a-z]+)", out.partition("\n")[2])) <= set(_COMMANDS)
 
 
 def test_version_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -155,7 +167,21 @@ def test_version_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("ramet ")
 
 
-@pytest.mark.parametrize("line", [["--help"], ["ask", "--help"], ["ask", "x", "--dir", "/nope"], ["--version"]])
+def test_version_as_json_names_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each extra of the package that is not for developers has its modules in the table."""
+    assert main(["--version", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+
+    assert set(report) == {"version", "python", "platform", "extras", "backends"}
+    assert "server" in report["extras"]
+    assert set(report["backends"]) == {"bwrap", "local", "kubernetes"}
+    declared = set(metadata("ramet").get_all("Provides-Extra") or ())
+    assert set(EXTRA_MODULES) == declared - {"all", "dev", "ui-test"}
+
+
+@pytest.mark.parametrize(
+    "line", [[], ["--help"], ["ask", "x", "--dir", "/nope"], ["--version"], ["--version", "--json"]]
+)
 def test_help_imports_nothing_heavy(line: list[str]) -> None:
     """Help and usage errors stay fast."""
     process_result = subprocess.run([sys.executable, "-c", LOAD, *line], capture_output=True, text=True, check=False)

@@ -6,15 +6,36 @@ from pathlib import Path
 
 import pytest
 
-from ramet.cli.paths import display_path, user_dir, writable_dir
+from ramet.cli.paths import display_path, log_dir, user_dir, writable_dir
 
 
-def test_the_users_folder_is_ramet_home_or_dot_ramet(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RAMET_HOME goes before `.ramet` in the home folder."""
+def test_the_users_folder_is_the_first_of_four(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A folder that exists wins over one that would have to be made, so that no file of a user is lost."""
     monkeypatch.setenv("RAMET_HOME", "~/elsewhere")
-    assert user_dir() == home / "elsewhere"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    assert (user_dir(), log_dir()) == (home / "elsewhere", home / "elsewhere" / "logs")
     monkeypatch.delenv("RAMET_HOME")
+    assert (user_dir(), log_dir()) == (tmp_path / "config" / "ramet", tmp_path / "state" / "ramet" / "logs")
+    (home / ".ramet").mkdir()
     assert user_dir() == home / ".ramet"
+    (tmp_path / "config" / "ramet").mkdir(parents=True)
+    assert user_dir() == tmp_path / "config" / "ramet"
+
+
+@pytest.mark.parametrize("ignored", [None, "", "relative/config"])
+def test_without_an_absolute_xdg_folder_it_is_in_the_home_folder(
+    ignored: str | None, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The specification has relative paths ignored."""
+    monkeypatch.delenv("RAMET_HOME")
+    for variable in ("XDG_CONFIG_HOME", "XDG_STATE_HOME"):
+        if ignored is None:
+            monkeypatch.delenv(variable, raising=False)
+        else:
+            monkeypatch.setenv(variable, ignored)
+
+    assert (user_dir(), log_dir()) == (home / ".ramet", home / ".ramet" / "logs")
 
 
 def test_a_writable_folder_is_created_or_is_none(tmp_path: Path) -> None:

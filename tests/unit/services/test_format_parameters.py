@@ -13,7 +13,7 @@ import pytest
 from ramet.core.errors import InvalidValue
 from ramet.services.formats.parameters import ANTHROPIC, OPENAI, Parameter, check
 
-PAGE = pathlib.Path(__file__).parents[3] / "docs" / "guides" / "services.md"
+PAGE = pathlib.Path(__file__).parents[3] / "docs" / "reference" / "client-parameters.md"
 TABLES = {"chat/completions": OPENAI, "messages": ANTHROPIC}
 
 
@@ -92,8 +92,8 @@ def test_cache_hints_and_the_clients_own_history_pass() -> None:
 
 @pytest.mark.parametrize("path", TABLES)
 def test_the_documentation_lists_every_parameter(path: str) -> None:
-    """docs/guides/services.md gives the treatment of each parameter."""
-    section = PAGE.read_text().split(f"### Parameters of `POST /v1/{path}`")[1].split("\n#")[0]
+    """docs/reference/client-parameters.md gives the treatment of each parameter."""
+    section = PAGE.read_text().split(f"## Parameters of `POST /v1/{path}`")[1].split("\n#")[0]
     treatments: dict[str, str] = {}
     for names, treatment in re.findall(r"^\| (`[^|]*`) \| (honoured|ignored|refused)", section, re.MULTILINE):
         treatments |= dict.fromkeys(re.findall(r"`(\w+)`", names), treatment)

@@ -11,7 +11,7 @@ from ramet.web.static_files import FOLDER, static_files
 STATIC_IMPORT = re.compile(r"""^(?:import|export)\b(?:[^;]*?from)? "([^"]+)";""", re.MULTILINE)
 PRELOADED = re.compile(r"""rel="modulepreload" href="([^"]+)\"""")
 MAX_FIRST = 80_000  #: bytes of the scripts that the page loads before its first drawing
-MAX_ALL = 130_000  #: bytes of all scripts
+MAX_ALL = 134_000  #: bytes of all scripts
 MAX_COMPRESSED = 60_000  #: bytes of all scripts, compressed one by one as in a wheel
 MAX_LINES = 300
 #: Ways by which a text becomes HTML, a script, or the address of one.
@@ -34,7 +34,7 @@ def test_words_of_agents_can_only_become_text() -> None:
 
 
 def test_scripts_stay_small() -> None:
-    """Scripts of the first drawing are below 80 kB as they are; all scripts are below 130 kB, and 60 kB compressed."""
+    """Scripts of the first drawing are below 80 kB as they are; all scripts are below 134 kB, and 60 kB compressed."""
     all_scripts, first, waiting = scripts(), set[str](), ["app.mjs"]
     while waiting:
         name = waiting.pop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from typing import IO
 
@@ -37,8 +38,27 @@ class _Console(Console):
 
 
 def console(stream: IO[str], *, width: int | None = None) -> Console:
-    """Return a console that prints text unchanged: no markup, no emoji codes, no automatic colours."""
-    return _Console(file=stream, width=width, markup=False, emoji=False, highlight=False, theme=_THEME)
+    """Return a console that prints text unchanged: no markup, no emoji codes, no automatic colours.
+
+    FORCE_COLOR asks for colours in a file or a pipe. It makes no terminal of them: nothing is overwritten there, and
+    nobody is asked. NO_COLOR, and `TERM=dumb`, go before it.
+    """
+    at_terminal = stream.isatty()
+    forced = not at_terminal and bool(os.environ.get("FORCE_COLOR")) and not _is_dumb()
+    return _Console(
+        file=stream,
+        width=width,
+        force_terminal=at_terminal,
+        color_system="standard" if forced else "auto",
+        markup=False,
+        emoji=False,
+        highlight=False,
+        theme=_THEME,
+    )
+
+
+def _is_dumb() -> bool:
+    return os.environ.get("TERM", "").lower() in ("dumb", "unknown")
 
 
 def print_note(text: str) -> None:

@@ -19,6 +19,7 @@ PAUSES_PAGE = 200  #: entries in one answer, which has a limit of bytes
 if TYPE_CHECKING:
     from ramet.host.approvals import Inbox, Pending
     from ramet.host.trees.manager import Trees
+    from ramet.isolation.contract import Sandbox
     from ramet.spawn.handle import Handle
     from ramet.store.contract import Store
     from ramet.tools.run_info import PauseReceipt, StopReceipt
@@ -34,6 +35,21 @@ class OperatorControl:
     def trees(self) -> list[str]:
         """Return the ids of the roots of all open trees."""
         return [root for runtime in list(self._runtimes) for root in runtime.open_trees()]
+
+    def count_living(self) -> int:
+        """Return the number of the runs of all open trees that have not ended."""
+        opened = [each for runtime in list(self._runtimes) for each in runtime.open_trees().values()]
+        return sum(1 for each in opened for _ in each.tree.register.living())
+
+    def sandboxes(self) -> dict[str, Sandbox]:
+        """Return the current processes of the living runs of all open trees, by run, except frozen ones."""
+        opened = [each for runtime in list(self._runtimes) for each in runtime.open_trees().values()]
+        living = [run for each in opened for run in each.tree.register.living()]
+        return {
+            run.info.id: run.sandbox.current
+            for run in living
+            if run.sandbox.current is not None and not run.sandbox.is_frozen
+        }
 
     def find(self, run: str) -> Handle:
         """Return a handle on a run. Raises Unknown for a run that is not active here, and has not just ended."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -78,6 +78,29 @@ class RemovedSession(Struct, kw_only=True):
 
     session: str
     root: str
+
+
+class ChangedFile(Struct, kw_only=True):
+    """A file that a run changed, and its numbers of new and of missing lines; null for a binary or large file."""
+
+    path: str
+    change: Literal["added", "changed", "removed"]
+    lines_added: int | None
+    lines_removed: int | None
+
+
+class RunDiff(Struct, kw_only=True):
+    """The changes of a run in its worktree or clone since the commit `base`, up to limits.
+
+    Ignored files do not count. Repositories inside the copy are named, and not compared.
+    """
+
+    base: str
+    files: Sequence[ChangedFile]
+    files_left_out: int
+    patch: str
+    is_cut: bool  #: the patch is longer
+    repositories_left_out: Sequence[str]
 
 
 class EventOptions(BaseRequest):

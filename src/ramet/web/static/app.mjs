@@ -10,7 +10,7 @@ import {Connection, Gone, Locked, useIdleLogout} from "./views/connection.mjs";
 import {useRows} from "./views/hooks.mjs";
 import {TreeTable} from "./views/tree_table.mjs";
 
-const VIEWS = [["", "Trees"], ["inbox", "Inbox"], ["agents", "Teams and agents"], ["schedules", "Schedules"], ["safety", "Safety"]];
+const VIEWS = [["", "Trees"], ["inbox", "Inbox"], ["agents", "Teams and agents"], ["schedules", "Schedules"], ["safety", "Safety"], ["boards", "Boards"], ["kernels", "Kernels and keys"]];
 
 // The other views are loaded after the first one is drawn, and stay.
 const later = (load, name) => {
@@ -26,6 +26,8 @@ const Inbox = later(() => import("./views/inbox.mjs"), "Inbox");
 const AgentLists = later(() => import("./views/lists.mjs"), "AgentLists");
 const Schedules = later(() => import("./views/lists.mjs"), "Schedules");
 const Passages = later(() => import("./views/lists.mjs"), "Passages");
+const Boards = later(() => import("./views/records.mjs"), "Boards");
+const Kernels = later(() => import("./views/records.mjs"), "Kernels");
 const ActDialog = later(() => import("./views/dialogs.mjs"), "ActDialog");
 const Help = later(() => import("./views/dialogs.mjs"), "Help");
 
@@ -106,6 +108,8 @@ function App({token, reason}) {
       : view === "agents" ? html`<${AgentLists} page=${page} />`
       : view === "schedules" ? html`<${Schedules} page=${page} />`
       : view === "safety" ? html`<${Passages} page=${page} />`
+      : view === "boards" ? html`<${Boards} page=${page} />`
+      : view === "kernels" ? html`<${Kernels} page=${page} />`
       : html`<${TreeTable} page=${page} />`}<//></main>
     ${dialog?.act && html`<${ActDialog} key=${dialog.key} page=${page} act=${dialog.act} row=${dialog.row} onClose=${close} />`}
     ${dialog?.help && html`<${Help} onClose=${close} />`}`;

@@ -30,6 +30,7 @@ from ramet.services.operator.contract import (
     PauseRun,
     RaisedLimits,
     RaiseLimits,
+    RunDiff,
     RunFilter,
     RunPage,
     Sent,
@@ -174,6 +175,16 @@ async def _resume(call: RequestContext) -> None:
 async def _file(call: RequestContext) -> Response:
     content = await call.kernel("run").read_file(call.path("run"), call.query(WhichFile).path)
     return Response(content, media_type=BYTES, headers=_NOT_SHOWN)
+
+
+@OPERATIONS.add(
+    endpoints.RUN_DIFF,
+    "Compare the worktree or clone of a run, or the branch that it left, with the commit that it began at",
+    of="run",
+    refuses=(410,),
+)
+async def _diff(call: RequestContext) -> RunDiff:
+    return await call.kernel("run").diffs.get(call.path("run"))
 
 
 @OPERATIONS.add(

@@ -14,7 +14,7 @@ const spaced = (name) => String(name).replaceAll("_", " ");
 const actOn = (page, url, title, about, receipt, button = title) => () => page.act({title, button, url, about: says(about), receipt}, null);
 
 /** A list from a path: its error, a sentence when it is empty, and `draw` of it. */
-function Loaded({page, path, title, name, empty, draw}) {
+export function Loaded({page, path, title, name, empty, draw}) {
   const {value, error, reload} = useLoaded((signal) => page.api.get(path, {signal}), [page.api, path], AGAIN_MS);
   return html`<h1>${title}</h1>${trouble(error, reload)}${value && (value[name].length ? draw(value[name].slice(0, 1000)) : none(empty))}`;
 }

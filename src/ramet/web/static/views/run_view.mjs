@@ -11,12 +11,13 @@ import {Acts} from "./acts.mjs";
 import {says} from "./dialogs.mjs";
 import {Flame} from "./flame.mjs";
 import {useLoaded, useNow, useRows} from "./hooks.mjs";
+import {Changes} from "./records.mjs";
 import {EventList, Files, Rights, RunState} from "./run_parts.mjs";
 import {TranscriptView} from "./transcript_view.mjs";
 import {Bar, sandboxWords, State} from "./tree_row.mjs";
 import {button, Folded, list, none, runAddress, runLink, soft, trouble, words} from "./words.mjs";
 
-const TABS = [["", "Transcript"], ["events", "Events"], ["rights", "Sandbox and rights"], ["files", "Files"], ["state", "State"], ["flame", "Flame"]];
+const TABS = [["", "Transcript"], ["events", "Events"], ["rights", "Sandbox and rights"], ["files", "Files"], ["diff", "Changes"], ["state", "State"], ["flame", "Flame"]];
 
 /** Return the events of a run as they come, how many they are, and the state of reading them. */
 function useEvents(page, id) {
@@ -90,6 +91,7 @@ export function RunView({page, id, tab}) {
     ${tab === "events" ? html`<${EventList} events=${shown} />`
       : tab === "rights" ? html`<${Rights} transcript=${transcript} row=${row} />`
       : tab === "files" ? html`<${Files} page=${page} row=${row} result=${loaded.value?.result} />`
+      : tab === "diff" ? html`<${Changes} page=${page} id=${id} />`
       : tab === "state" ? html`<${RunState} page=${page} id=${id} at=${at === null ? 0 : events[at - 1]?.seq} />`
       : tab === "flame" ? html`<${Flame} page=${page} id=${id} />`
       : html`<${TranscriptView} transcript=${transcript} spawned=${at === null ? children : []} onFork=${fork} />`}
