@@ -1,4 +1,4 @@
-// The entry of the page: takes the token, follows the changes, and shows the view that the address names.
+// The entry of the page.
 import {html, render, useEffect, useErrorBoundary, useMemo, useState} from "./html.mjs";
 import {Api} from "./data/api.mjs";
 import {share} from "./data/feed.mjs";
@@ -17,7 +17,7 @@ const later = (load, name) => {
   const Later = (props) => {
     const [View, setView] = useState(null), [error, setError] = useState(null);
     useEffect(() => void load().then((module) => setView(() => module[name]), setError), []);
-    return View ? html`<${View} ...${props} />` : error ? html`<p class="trouble page" role="alert">This view could not be loaded: reload the page once its server is back.</p>` : null;
+    return View ? html`<${View} ...${props} />` : error ? html`<p class="trouble page" role="alert">This view could not be loaded: reload the page.</p>` : null;
   };
   return Object.assign(Later, {load});
 };
@@ -43,7 +43,7 @@ function useRoute() {
   return parts;
 }
 
-/** A part of the page that can fail without the rest: agents and servers may send what it does not expect. */
+/** A part of the page that can fail without the rest. */
 function Guard({tab, children}) {
   const [error, retry] = useErrorBoundary();
   useEffect(() => void (error && retry()), [tab]); // Another part of the view may be drawn.
@@ -125,7 +125,7 @@ function Navigation({page, view}) {
     aria-current=${view === name ? "page" : undefined}>${label}${name === "inbox" && waiting ? html` <span class="badge">${waiting}</span>` : ""}</a>`)}</nav>`;
 }
 
-// A new link that is opened in a tab with the page does not load it again.
+// A new link in a tab with the page does not load it.
 addEventListener("hashchange", async () => isLink() && (await takeToken(), location.reload()));
 const root = document.getElementById("app");
 const {token, reason} = await takeToken();

@@ -1,4 +1,4 @@
-// What the page says about the server: whether it answers, since when not, and when the page tries again.
+// What the page says about the server.
 import {html, useEffect, useState} from "../html.mjs";
 import {clock} from "../data/format.mjs";
 import {brief} from "../data/text.mjs";
@@ -14,7 +14,7 @@ export function Connection({state, about}) {
   return html`<span class="connection">${state.kind === "empty" ? "waits for the first run" : "connecting…"}</span>`;
 }
 
-/** A line across the page while the server does not answer. What is shown is old then. */
+/** A line across the page while the server does not answer. */
 export function Gone({state, since}) {
   const now = useNow();
   if (state.kind !== "gone" && !since) return null;
@@ -23,7 +23,7 @@ export function Gone({state, since}) {
     ${wait ? ` The next attempt is in ${wait} s.` : " Trying again…"}</p>`;
 }
 
-/** The way in without the printed link, and after a log-out. */
+/** The way in without a link. */
 export function Locked({reason}) {
   const enter = (event) => {
     event.preventDefault();
