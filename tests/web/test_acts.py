@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ramet import Agent, Limits, Policy, ScriptedModel
 from ramet.core.events import ApprovalAnswered, Event, LimitsRaised, MailPushed, PauseEnded, RunEnded, RunPaused
@@ -24,6 +24,8 @@ from tests.web.conftest import Problems
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
+
+Kind = TypeVar("Kind", bound=Event)
 
 
 def lead() -> None:
@@ -64,7 +66,7 @@ async def shown_server(
         loop.set_default_executor(ThreadPoolExecutor())  # It begins a thread for the first call, which others make.
 
 
-async def recorded(server: EchoServer, root: str, kind: type[Event]) -> list[Event]:
+async def recorded(server: EchoServer, root: str, kind: type[Kind]) -> list[Kind]:
     """Return the recorded events of a kind in a tree."""
     store = await server.server.runtime.open_store()
     events = [decode_stored(store, each) for each in await store.read(tree=root, limit=10_000)]
@@ -98,7 +100,7 @@ async def test_a_tree_is_paused_resumed_and_stopped_by_keys(page: Page) -> None:
 
         assert "Paused" in await act(page, "p", "Pause", **{"Reason (recorded)": "for a look"})
         await page.locator(".state", has_text="paused").first.wait_for()
-        assert [each.reason for each in await recorded(server, handle.id, RunPaused)] == ["for a look"]  # type: ignore[attr-defined]
+        assert [each.reason for each in await recorded(server, handle.id, RunPaused)] == ["for a look"]
         await act(page, "p", "Resume")
         assert len(await recorded(server, handle.id, PauseEnded)) == 1
 

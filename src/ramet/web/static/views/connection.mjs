@@ -1,17 +1,12 @@
-// What the page says about the server.
-import {html, useEffect, useState} from "../html.mjs";
-import {clock} from "../data/format.mjs";
-import {brief} from "../data/text.mjs";
+// What the page says about the server: whether it answers, since when not, and when the page tries again.
+import {brief, clock, html, useEffect, useListener, useNow, useState} from "./words.mjs";
 import {removeToken, saveToken} from "../data/token.mjs";
-import {useNow} from "./hooks.mjs";
 
 export function Connection({state, about}) {
   useNow();
-  if (state.kind === "live") {
-    return html`<span class="connection live" title=${state.isLeader === false ? "Another tab of this browser reads the changes for this one." : undefined}>
-      live${about.kernel === false ? ": journal only, no kernel" : ""}</span>`;
-  }
-  return html`<span class="connection">${state.kind === "empty" ? "waits for the first run" : "connecting…"}</span>`;
+  const isLive = state.kind === "live";
+  return html`<span class=${`connection ${isLive ? "live" : ""}`} title=${isLive && state.isLeader === false ? "Another tab of this browser reads the changes for this one." : undefined}>
+    ${isLive ? (about.kernel ? "live" : "live: journal only, no kernel") : state.kind === "empty" ? "waits for the first run" : "connecting…"}</span>`;
 }
 
 /** A line across the page while the server does not answer. */
@@ -40,21 +35,19 @@ export function Locked({reason}) {
 /** Log out after `minutes` without a key or a click; while there are any, tell the server at most once a minute. */
 export function useIdleLogout(api, minutes, onIdle) {
   const [last] = useState({input: Date.now(), told: 0});
+  last.minutes = minutes;
+  for (const kind of ["keydown", "pointerdown", "wheel"]) useListener(kind, () => {
+    last.input = Date.now();
+    if (!last.minutes || last.input - last.told < 60_000) return;
+    last.told = last.input;
+    api.get("about.json").catch(() => {});
+  });
   useEffect(() => {
-    if (!minutes) return undefined;
-    const hear = () => {
-      last.input = Date.now();
-      if (last.input - last.told < 60_000) return;
-      last.told = last.input;
-      api.get("about.json").catch(() => {});
-    };
-    const kinds = ["keydown", "pointerdown", "wheel"];
-    kinds.forEach((kind) => addEventListener(kind, hear, {passive: true}));
-    const timer = setInterval(() => {
+    const timer = minutes && setInterval(() => {
       if (Date.now() - last.input < minutes * 60_000) return;
       removeToken();
       onIdle(`This tab was logged out after ${minutes} minutes without use.`);
     }, 5_000);
-    return () => (clearInterval(timer), kinds.forEach((kind) => removeEventListener(kind, hear)));
-  }, [api, minutes]);
+    return () => clearInterval(timer);
+  }, [minutes]);
 }

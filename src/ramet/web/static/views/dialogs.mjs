@@ -1,10 +1,8 @@
 // Dialogs: an act asks once, names what it will end or change, and shows the receipt; the list of keys.
-import {html, useEffect, useMemo, useRef, useState} from "../html.mjs";
+import {button, code, grouped, html, isInterrupted, list, plural, shownPath, spaced, trouble, typed, useEffect, useMemo, useRef,
+  useState, words} from "./words.mjs";
 import {newKey, runPath} from "../data/api.mjs";
-import {grouped, plural} from "../data/format.mjs";
 import {limitsOf} from "../tree/limits.mjs";
-import {isInterrupted, shownPath} from "../tree/state.mjs";
-import {button, code, list, trouble, words} from "./words.mjs";
 
 const NAMED = 12; //: paths that a dialog or a receipt lists; of more it says the number
 
@@ -42,7 +40,7 @@ const ACTS = {
     body: (values) => ({add: Object.fromEntries(Object.entries(values).filter(([, value]) => value).map(([name, value]) => [name, Number(value)]))}),
     about: (_, row) => html`<p>Add to limits of this run; what waits there goes on.</p>${list(limitsOf(row), (each) => each.words)}`,
     fields: (row) => (limitsOf(row).length ? limitsOf(row).map((each) => each.name).filter((each) => each !== "seconds" && each !== "time") : ["usd", "tokens", "model_calls"])
-      .map((name) => ({name, label: `Add ${name.replaceAll("_", " ")}`, type: "number"})),
+      .map((name) => ({name, label: `Add ${spaced(name)}`, type: "number"})),
     receipt: ({limits}) => html`<p>The limits are now:</p>${code(limits)}`,
   },
   keep: {
@@ -61,7 +59,7 @@ function Field({name, label, type = "text", required, values, set}) {
   }
   const tag = type === "textarea" ? type : "input";
   return html`<label>${label}<${tag} type=${tag === "input" ? type : undefined} rows="4" min="0" step="any" dir="auto" required=${required}
-    value=${values[name] ?? ""} onInput=${(event) => change(event.target.value)} /></label>`;
+    value=${values[name] ?? ""} onInput=${typed(change)} /></label>`;
 }
 
 /** Close the dialog that a button is in; the focus goes back to where it was. */
