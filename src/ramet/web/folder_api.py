@@ -20,10 +20,9 @@ from ramet.disk.state_folder import state_folder
 from ramet.host.control.run_queries import NoJournal, journal_in
 from ramet.services.http import endpoints
 from ramet.services.http.responses import Refusal
-from ramet.web.control_api import ActTarget, answer_act, target_of
+from ramet.web.control_api import ActTarget, answer_act, check_route, target_of
 from ramet.web.folder_activity import FolderActivity
 from ramet.web.forwarding_api import ForwardingApi
-from ramet.web.server_routes import check_route
 from ramet.web.started_kernel import StartedKernel
 
 if TYPE_CHECKING:
