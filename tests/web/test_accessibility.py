@@ -36,7 +36,7 @@ async def test_axe_finds_nothing_serious_in_table_run_inbox_and_dialog(context: 
     async with shown(context) as (server, _):
         page = await context.new_page()
         page.set_default_timeout(20_000)
-        await page.goto(server.link)
+        await page.goto(server.new_link())
         await page.evaluate(axe)
         faults = list[Any]()
         for view, text in VIEWS.items():

@@ -102,7 +102,7 @@ async def test_a_run_of_many_events_shows_the_newest_and_holds_a_bounded_number(
     page.set_default_timeout(60_000)
     devtools = await context.new_cdp_session(page)
     async with UiServer(api, "a folder") as server, open_until_the_end(page):
-        await page.goto(server.link)
+        await page.goto(server.new_link())
         await page.get_by_text(f"step {CHANGES}", exact=True).wait_for()
         await page.evaluate("location.hash = '/run/r1'")
         await page.get_by_text(f"notice {FIRST}", exact=True).wait_for()

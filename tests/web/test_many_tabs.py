@@ -75,10 +75,10 @@ async def test_many_tabs_have_one_stream_also_after_the_leader_closes(
     async with shown_server(context, CountingApi) as (server, page_server):
         spawn = server.server.runtime.spawn
         await spawn(Agent(name="first", model=ScriptedModel([Hang()])), "wait")
-        tabs = [await opened_tab(context, page_server.link)]
+        tabs = [await opened_tab(context, page_server.new_link())]
         while len(tabs) < TABS:
             number = min(AT_ONCE, TABS - len(tabs))
-            tabs += await asyncio.gather(*(opened_tab(context, page_server.link) for _ in range(number)))
+            tabs += await asyncio.gather(*(opened_tab(context, page_server.new_link()) for _ in range(number)))
         # On a busy machine a tab may have read for itself until the leader answered.
         await eventually(lambda: CountingApi.open_streams == 1)
         asked = len(CountingApi.cursors)

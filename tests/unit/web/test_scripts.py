@@ -15,7 +15,7 @@ STATIC_IMPORT = re.compile(r"""^(?:import|export)\b(?:[^;]*?from)? ?"([^"]+)";""
 PRELOADED = re.compile(r"""rel="modulepreload" href="([^"]+)\"""")
 MAX_FIRST = 65_000  #: bytes of the scripts that the page loads before its first drawing
 MAX_ALL = 102_000  #: bytes of all scripts; the aim is 100,000
-MAX_COMPRESSED = 45_000  #: bytes of all scripts, compressed one by one as they are sent
+MAX_COMPRESSED = 46_000  #: bytes of all scripts, compressed one by one as they are sent
 MAX_LINES = 300
 #: A script in which slashes, braces and comments are as hard to tell apart as they can be, and what is left of it.
 HARD = r"""
@@ -69,7 +69,7 @@ def test_scripts_are_served_without_comments_and_spaces_only() -> None:
 
 
 def test_scripts_stay_small() -> None:
-    """As a browser gets them, scripts of the first drawing are below 65 kB, all below 102 kB, and 45 kB compressed."""
+    """As a browser gets them, scripts of the first drawing are below 65 kB, all below 102 kB, and 46 kB compressed."""
     all_scripts, first, waiting = scripts(), set[str](), ["app.mjs"]
     while waiting:
         name = waiting.pop()

@@ -2,7 +2,7 @@
 import {Api} from "./data/api.mjs";
 import {share} from "./data/feed.mjs";
 import {Rows} from "./data/rows.mjs";
-import {hasToken, takeToken} from "./data/token.mjs";
+import {isLink, takeToken} from "./data/token.mjs";
 import {Connection, Gone, Locked, useIdleLogout} from "./views/connection.mjs";
 import {TreeTable} from "./views/tree_table.mjs";
 import {brief, button, html, isTyping, render, unescaped, useEffect, useErrorBoundary, useListener, useMemo, useRows,
@@ -13,7 +13,7 @@ const later = (load, name) => {
   const Later = (props) => {
     const [View, setView] = useState(null), [error, setError] = useState(null);
     useEffect(() => void load().then((module) => setView(() => module[name]), setError), []);
-    return View ? html`<${View} ...${props} />` : error ? html`<p class="trouble page" role="alert">This view could not be loaded: reload the page once its server is back.</p>` : null;
+    return View ? html`<${View} ...${props} />` : error ? html`<p class="trouble page" role="alert">This view could not be loaded: reload the page.</p>` : null;
   };
   return Object.assign(Later, {load});
 };
@@ -43,8 +43,8 @@ function Guard({tab, children}) {
     ${button("Try again", retry, "quiet")}</p>` : children;
 }
 
-function App({token}) {
-  const [locked, setLocked] = useState(token ? "" : "This tab has no token.");
+function App({token, reason}) {
+  const [locked, setLocked] = useState(token ? "" : reason);
   const [about, setAbout] = useState({read_only: false, kernel: true});
   const [connection, setConnection] = useState({kind: "connecting"}), [goneSince, setGoneSince] = useState("");
   const [ended, setEnded] = useState(null), [dialog, setDialog] = useState(null);
@@ -104,10 +104,11 @@ function Navigation({page, view}) {
     aria-current=${view === name ? "page" : undefined}>${label}${name === "inbox" && waiting ? html` <span class="badge">${waiting}</span>` : ""}</a>`)}</nav>`;
 }
 
-// A new link that is opened in a tab with the page does not load it again.
-addEventListener("hashchange", () => hasToken() && (takeToken(), location.reload()));
+// A new link in a tab with the page does not load it.
+addEventListener("hashchange", async () => isLink() && (await takeToken(), location.reload()));
 const root = document.getElementById("app");
+const {token, reason} = await takeToken();
 root.replaceChildren(); // The frame of the page, which was painted until now.
-render(html`<${App} token=${takeToken()} />`, root);
+render(html`<${App} token=${token} reason=${reason} />`, root);
 performance.mark("drawn"); // For `python -m benchmarks ui`.
 setTimeout(() => [RunView, Help, ...Array.from(VIEWS.values(), ([, View]) => View)].forEach((each) => each.load?.().catch(() => {})), 1000);

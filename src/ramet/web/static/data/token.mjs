@@ -1,20 +1,27 @@
-// The key of the page: it comes in the fragment of the link, and lives in this tab only.
+// The key of the page. It lives in this tab only.
+import {Api} from "./api.mjs";
 import {unescaped} from "./text.mjs";
 
 const NAME = "ramet-token";
 
-/** Take the token out of the address, so that no bookmark, screenshot or way back has it; browsers keep the link itself. */
-export function takeToken() {
-  const match = /^#token=([^&]+)/.exec(location.hash);
-  if (match) {
-    saveToken(unescaped(match[1]));
-    history.replaceState(null, "", location.pathname + location.search);
+/** Take the code or token out of the address, so that no bookmark has it; return the token, or why there is none. */
+export async function takeToken() {
+  const [, kind, text] = /^#(token|code)=([^&]+)/.exec(location.hash) ?? [];
+  let reason = "This tab has no token.";
+  if (kind) history.replaceState(null, "", location.pathname + location.search);
+  if (kind === "token") saveToken(unescaped(text));
+  if (kind === "code") {
+    try {
+      saveToken((await new Api(unescaped(text)).post("session")).token);
+    } catch (problem) {
+      reason = problem.detail; // A tab with a token goes on.
+    }
   }
-  return sessionStorage.getItem(NAME) || "";
+  return {token: sessionStorage.getItem(NAME) || "", reason};
 }
 
-/** Return whether an address has a token, such as a new link that was opened in this tab. */
-export const hasToken = () => /^#token=/.test(location.hash);
+/** Return whether an address is a new link. */
+export const isLink = () => /^#(token|code)=/.test(location.hash);
 
 export const saveToken = (token) => sessionStorage.setItem(NAME, token);
 export const removeToken = () => sessionStorage.removeItem(NAME);

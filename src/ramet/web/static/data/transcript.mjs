@@ -25,7 +25,7 @@ const NOTES = {
   agent_created: "Created the agent {name}",
   state_committed: "Committed {keys} keys to the state {state}, branch {branch}",
   approval_asked: "Asked for approval of {tool}: {question}",
-  approval_answered: (e) => `${e.allowed ? "Allowed" : "Denied"} by a person{: |reason}`,
+  approval_answered: (e) => `${e.allowed ? "Allowed" : "Denied"} by a person${e.for_run ? " for this run" : ""}{: |reason}`,
   intention_decided: (e) => `The safety gate ${e.committed ? "committed" : "aborted"} {tool}{: |reason}`,
   hook_failed: "The hook {hook} failed at {event}: {reason}",
   compacted: "Compacted from {before_tokens} to {after_tokens} tokens",

@@ -24,7 +24,8 @@ export function stateOf(row) {
 const waitsForPerson = ({waits_for: what}) => what === "person" || what === "limit";
 
 export const isPaused = (row) => row.waits_for === "pause" || (row.state === "paused" && row.waits_for !== "limit");
-export const canAct = (row) => !row.is_over && row.state !== "interrupted";
+export const isInterrupted = (row) => !row.is_over && row.state === "interrupted";
+export const canAct = (row) => !row.is_over && !isInterrupted(row);
 export const silentFor = (row, now) => (row.is_over || !row.lastAt ? 0 : Math.max(0, now - row.lastAt));
 export const elapsed = (row, now) => (row.bornAt ? (row.is_over ? row.endedAt : now) - row.bornAt : 0);
 

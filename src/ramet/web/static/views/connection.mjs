@@ -9,7 +9,7 @@ export function Connection({state, about}) {
     ${isLive ? (about.kernel ? "live" : "live: journal only, no kernel") : state.kind === "empty" ? "waits for the first run" : "connecting…"}</span>`;
 }
 
-/** A line across the page while the server does not answer. What is shown is old then. */
+/** A line across the page while the server does not answer. */
 export function Gone({state, since}) {
   const now = useNow();
   if (state.kind !== "gone" && !since) return null;
@@ -18,7 +18,7 @@ export function Gone({state, since}) {
     ${wait ? ` The next attempt is in ${wait} s.` : " Trying again…"}</p>`;
 }
 
-/** The way in without the printed link, and after a log-out. */
+/** The way in without a link. */
 export function Locked({reason}) {
   const enter = (event) => {
     event.preventDefault();
@@ -27,8 +27,8 @@ export function Locked({reason}) {
   };
   return html`<main class="locked"><h1>ramet</h1>
     <p role="alert">${reason}</p>
-    <p>Open the link that <code>ramet ui</code> printed, or enter its token, or the operator's key of <code>ramet serve</code>.</p>
-    <form onSubmit=${enter}><label>Token <input name="token" type="password" autocomplete="off" required /></label>
+    <p>A link of <code>ramet ui</code> works once: press Enter where it runs for another one. On <code>ramet serve</code> enter the operator's key.</p>
+    <form onSubmit=${enter}><label>Key <input name="token" type="password" autocomplete="off" required /></label>
       <button type="submit" class="main">Open</button></form></main>`;
 }
 

@@ -1,5 +1,5 @@
 // The table of all trees: only the lines in view are drawn, all of one height.
-import {choice, grouped, html, isPaused, isTyping, money, plural, runAddress, typed, useDraw, useLayoutEffect,
+import {choice, grouped, html, isInterrupted, isPaused, isTyping, money, plural, runAddress, typed, useDraw, useLayoutEffect,
   useListener, useMemo, useNow, useRef, useRows, useState} from "./words.mjs";
 import {comparisonOf, filterOf, outline} from "../tree/outline.mjs";
 import {Acts} from "./acts.mjs";
@@ -73,7 +73,7 @@ export function TreeTable({page}) {
     ArrowLeft: () => (line?.isExpanded && !fits ? fold(line, false) : focus(parentIndex())),
     Enter: () => open(line),
     s: () => page.act("stop", row),
-    p: () => page.act(row && isPaused(row) ? "resume" : "pause", row),
+    p: () => page.act(row && (isPaused(row) || isInterrupted(row)) ? "resume" : "pause", row),
     m: () => page.act("message", row),
     r: () => page.act("raise", row),
     "*": () => (lines.forEach((each) => each.isExpanded === false && memory.folds.set(each.id, true)), folds.current += 1, draw()),
