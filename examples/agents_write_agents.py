@@ -14,13 +14,13 @@ Without `--model` the agents play a written dialogue.
 import argparse
 import asyncio
 import tempfile
-from typing import Literal
+from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
 from ramet import Agent, AgentRuntime, Limits, Policy, ScriptedModel, resolve
-from ramet.models.scripted.dialogue import Call, Script
+from ramet.testing import Call
 
 LETTERS = ["The kettle leaks.", "My mug came in two halves.", "The kettle is too loud."]
 TASK = f"""\
@@ -45,7 +45,7 @@ def name_the_product(messages: list[BaseMessage]) -> str:
 
 
 #: What the agents say without a provider. A mapping has one dialogue for each prompt.
-DIALOGUE: Script = {
+DIALOGUE: dict[str, list[Any]] = {
     "Sort these letters": [Call("python", {"code": CODE}), "done"],
     "Name the product": [name_the_product],
 }

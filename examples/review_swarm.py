@@ -15,7 +15,7 @@ import asyncio
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from langchain_core.language_models import BaseChatModel
 
@@ -31,7 +31,7 @@ from ramet import (
     resolve,
     workspace_tools,
 )
-from ramet.models.scripted.dialogue import Call, Script
+from ramet.testing import Call
 
 REVIEWS = {
     "bugs": "Look for one wrong result, and correct it.",
@@ -47,7 +47,7 @@ def edit(old: str, new: str) -> list[Call | str]:
 
 
 #: What the agents say without a provider. A mapping has one dialogue for each prompt.
-DIALOGUE: Script = {
+DIALOGUE: dict[str, list[Any]] = {
     REVIEWS["bugs"]: edit("+ rabate", "- rabate"),
     REVIEWS["names"]: edit("rabate", "discount"),
     "Which of these": ["Merge bugs: the total was too high. Merge names by hand: both change the same line."],

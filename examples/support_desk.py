@@ -19,7 +19,7 @@ from typing import Any
 from langchain_core.language_models import BaseChatModel
 
 from ramet import Agent, Limits, ScriptedModel, Session, resolve
-from ramet.models.scripted.dialogue import Call, Script
+from ramet.testing import Call
 
 PAID = {"A-17": 89.0, "B-02": 12.5}  # your database
 LETTERS = {"ada": "Order A-17: the kettle leaks.", "ben": "Order B-02: the mug came broken."}
@@ -27,7 +27,7 @@ ASK_ABOVE = 20.0
 TERMINAL = asyncio.Lock()  # clerks work at the same time: one question after the other
 
 #: What the agents say without a provider. A mapping has one dialogue for each prompt.
-DIALOGUE: Script = {
+DIALOGUE: dict[str, list[Any]] = {
     "Two letters": [
         [
             Call("Agent", {"name": name, "subagent_type": "clerk", "prompt": f"Letter of {name}. {letter}"})
