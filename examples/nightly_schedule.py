@@ -12,6 +12,7 @@ Without `--model` the report is a plain function. With it, a model reads the log
 
 import argparse
 import asyncio
+import contextlib
 import os
 import tempfile
 from collections import Counter
@@ -92,6 +93,6 @@ if __name__ == "__main__":
     parser.add_argument("--webhook", default="", help="a URL that takes {text: …}, or env:VARIABLE that holds it")
     parser.add_argument("--now", action="store_true", help="run once, and end")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary, contextlib.suppress(KeyboardInterrupt):
         folder = options.working_dir or Path(temporary)
         asyncio.run(main(folder, options.logs.resolve(), options.model, options.webhook, options.now))

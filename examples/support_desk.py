@@ -12,7 +12,8 @@ Without `--model` the agents play a written dialogue. The refunds are asked at t
 
 import argparse
 import asyncio
-import sys
+import contextlib
+import os
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -67,10 +68,15 @@ def ask_for_large_refunds(payload: dict[str, Any]) -> str | None:
 
 async def ask_at_the_terminal(question: Any) -> bool:
     """Return whether the person at the terminal agrees. The end of the input is a no."""
+    loop, readable = asyncio.get_running_loop(), asyncio.Event()
     async with TERMINAL:
         print(f"{question.path} asks: {question.tool} {question.args} [y/N] ", end="", flush=True)
-        line = await asyncio.to_thread(sys.stdin.readline)
-    return line.strip().lower() in ("y", "yes")
+        loop.add_reader(0, readable.set)  # no thread: a thread that reads the terminal would outlive Ctrl-C
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(0)
+        return os.read(0, 1024).strip().lower() in (b"y", b"yes")
 
 
 async def main(model: BaseChatModel, approver: Callable[[Any], Awaitable[bool]] = ask_at_the_terminal) -> str:
@@ -104,4 +110,5 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("--model", help="a model such as anthropic:claude-sonnet-5-5; default: a written dialogue")
     options = parser.parse_args()
-    asyncio.run(main(resolve(options.model) if options.model else ScriptedModel(DIALOGUE)))
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(main(resolve(options.model) if options.model else ScriptedModel(DIALOGUE)))
