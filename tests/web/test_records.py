@@ -41,7 +41,7 @@ async def test_what_a_run_changed_in_its_clone(page: Page, repo: pathlib.Path) -
         )
         await eventually(lambda: "committed" in "".join(printed))
 
-        await page.goto(page_server.link)
+        await page.goto(page_server.new_link())
         await page.get_by_role("link", name="main", exact=True).click()
         await page.get_by_role("link", name="Changes", exact=True).click()
         rows = page.get_by_role("table").get_by_role("row")
@@ -79,7 +79,7 @@ async def test_boards_kernels_and_what_keys_open(page: Page) -> None:
         agent, nonce = await echo_server.agent()
         async with ramet.connect(server.listen_address, server.operator) as client:
             narrow = await client.delegate(agent, ["turn", "mail"], seconds=3600, key=nonce)
-            await page.goto(page_server.link)
+            await page.goto(page_server.new_link())
             await page.get_by_role("link", name="Boards").click()
             await page.get_by_text("release/1").click()
             rows = page.get_by_role("table").get_by_role("row")

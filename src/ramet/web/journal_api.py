@@ -127,6 +127,15 @@ class JournalApi:
     def __init__(self) -> None:
         self._streams = Streams()
 
+    @property
+    def open_streams(self) -> int:
+        """The number of streams that are open."""
+        return len(self._streams)
+
+    def close(self) -> None:
+        """Break off the streams, so that their readers ask again."""
+        self._streams.move()
+
     async def answer(self, views: JournalViews, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a GET request from the views of a journal. Raises Refusal, RametError."""
         if (route := _ROUTES.find(scope["raw_path"].decode("latin-1"))) is None:

@@ -141,6 +141,7 @@ def _questions(replay: TreeReplay) -> list[Approval]:
             asked_at=each.at or _EARLY,
             deadline=None,
             usage=run.subtree,
+            for_run=each.for_run,
         )
         for run in replay.runs.values()
         for id, each in (*run.approvals.items(), *(() if run.is_over else run.held_messages.items()))

@@ -142,7 +142,7 @@ class OperatorControl:
         page = entries[start : start + PAUSES_PAGE]
         return {"pauses": page, "more": page[-1].id if entries[start + PAUSES_PAGE :] else ""}
 
-    async def answer(self, approval: str, allowed: bool, reason: str) -> None:
+    async def answer(self, approval: str, allowed: bool, reason: str, *, for_run: bool = False) -> None:
         """Answer a question for a person, or raise a limit by what its entry says, and record that.
 
         Raises Unknown for a question that is not (or no longer) pending, StoreFailed, and like `Inbox.answer`.
@@ -152,7 +152,7 @@ class OperatorControl:
             raise Unknown("approval", approval, tuple(each.id for each in self.approvals()))
         inbox, run = inboxes[0]
         handle = self.find(run)
-        inbox.answer(approval, allowed, reason)
+        inbox.answer(approval, allowed, reason, for_run=for_run)
         await handle.run.context.wait_persisted()
 
     async def _check_ownership(self, run: str) -> None:

@@ -248,13 +248,15 @@ class OperatorClient:
         """Return the questions of all agents, and the runs at limits, that wait for a person, oldest first."""
         return await self._all(endpoints.LIST_APPROVALS, lambda page: page.approvals)
 
-    async def answer(self, approval: str, allowed: bool, reason: str = "") -> None:
+    async def answer(self, approval: str, allowed: bool, reason: str = "", *, for_run: bool = False) -> None:
         """Answer a question, once; an approved limit is raised by the amount of its entry, a denied request refused.
+
+        With `for_run`, an approval also allows the later calls of the run that the question names in its `for_run`.
 
         Raises Unknown if the question does not wait, or no longer waits, BudgetExceeded if the run above a limit has
         not enough.
         """
-        await self._transport.call(endpoints.ANSWER_APPROVAL, approval, allowed=allowed, reason=reason)
+        await self._transport.call(endpoints.ANSWER_APPROVAL, approval, allowed=allowed, reason=reason, for_run=for_run)
 
     # ---- records
 

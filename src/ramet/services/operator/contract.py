@@ -211,6 +211,7 @@ class Approval(Struct, kw_only=True):
     kind: str = "question"  #: or limit
     limit: PausedLimit | None = None  #: where the run waits, and what an approval adds to that limit
     usage: Usage = NO_USAGE
+    for_run: str = ""  #: later calls of the run that an answer with `for_run` also allows; "": it is for one call only
 
 
 class ApprovalPage(Struct, kw_only=True):
@@ -221,10 +222,14 @@ class ApprovalPage(Struct, kw_only=True):
 
 
 class AnswerApproval(BaseRequest):
-    """Answer a question of an agent, or let a run at a limit go on (or not)."""
+    """Answer a question of an agent, or let a run at a limit go on (or not).
+
+    With `for_run`, an approval also allows the later calls of this run that the question names in its `for_run`.
+    """
 
     allowed: bool
     reason: str = ""
+    for_run: bool = False
 
 
 class PlainAgent(BaseRequest):

@@ -201,15 +201,17 @@ class KernelViews:
         """Return the questions and the limits that wait for a person, the oldest first. Raises InvalidValue."""
         return paginate(convert(self._steering.approvals(), list[Approval], from_attributes=True), request)
 
-    async def answer(self, approval: str, allowed: bool, reason: str) -> None:
+    async def answer(self, approval: str, allowed: bool, reason: str, *, for_run: bool = False) -> None:
         """Send a person's answer to a question, or to a run that waits at a limit, once.
+
+        With `for_run`, it also allows the later calls of the run that the question names in its `for_run`.
 
         Raises Unknown for a question that does not wait (any more), InvalidValue, and BudgetExceeded if the scope above
         a limit has not enough.
         """
         if len(reason) > MOST_REASON:
             raise InvalidValue("reason", reason, f"text of at most {MOST_REASON} characters")
-        await self._steering.answer(approval, allowed, reason)
+        await self._steering.answer(approval, allowed, reason, for_run=for_run)
 
 
 def paginate(approvals: Sequence[Approval], request: Paging) -> ApprovalPage:

@@ -226,4 +226,4 @@ async def _answer(call: RequestContext) -> None:
     approval = call.path("approval")
     kernel = call.kernel("approval")
     answer = await call.json(AnswerApproval)
-    await kernel.answer(approval, answer.allowed, answer.reason)
+    await kernel.answer(approval, answer.allowed, answer.reason, for_run=answer.for_run)

@@ -1,14 +1,11 @@
 // Views that are opened rarely: what a run changed in its own copy of a repository, boards, kernels, and what keys open.
-import {html} from "../html.mjs";
 import {runPath} from "../data/api.mjs";
-import {dateAndTime} from "../data/format.mjs";
-import {useLoaded} from "./hooks.mjs";
 import {Loaded} from "./lists.mjs";
-import {button, code, Folded, none, runLink, soft, table, trouble, words} from "./words.mjs";
+import {button, code, dateAndTime, Folded, html, none, runLink, soft, table, trouble, useGet, words} from "./words.mjs";
 
 /** What `draw` makes of an answer that is asked for once, and again by a button. */
 function Once({page, path, draw}) {
-  const {value, error, reload} = useLoaded((signal) => page.api.get(path, {signal}), [path]);
+  const {value, error, reload} = useGet(page, path);
   return error ? (error.status === 410 ? none(words(error.detail, 1000)) : trouble(error, reload)) : value ? draw(value, reload) : none("Reading…");
 }
 
