@@ -85,6 +85,12 @@ def test_the_wheel_has_the_package_and_its_description_and_works_without_an_extr
     assert "acquirer.read_timeout_ms" in answer.stdout, answer.stdout
 
 
+def test_no_package_has_the_keys_of_a_deployment() -> None:
+    """`deploy/compose.yaml` reads keys from a file beside it, which git and the build backend leave out."""
+    line = ["git", "check-ignore", "deploy/.env", ".env"]
+    assert subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False).stdout.split() == line[2:]
+
+
 def test_the_list_of_vendored_parts_is_of_their_manifest() -> None:
     """`RAMET_GOLDEN=write` writes it anew."""
     if os.environ.get("RAMET_GOLDEN") == "write":

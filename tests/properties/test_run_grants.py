@@ -14,7 +14,8 @@ from ramet.concurrency.clock import FakeClock
 from ramet.core.ids import RunId
 from ramet.core.policy.permissions import Permissions
 from ramet.host.approvals import Inbox
-from ramet.host.run_grants import SAME_ARGUMENTS, RunGrants, describe_grant
+from ramet.host.run_grants import COMMANDS as COMMAND_ARGUMENTS
+from ramet.host.run_grants import RECIPIENTS, RunGrants, describe_grant
 from ramet.tools.dispatch import run_tools
 from ramet.tools.permissions.parsing import parse_rule
 from tests.support.context import make_context, run_info
@@ -25,7 +26,8 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=2),
     max_leaves=3,
 )
-arguments = st.dictionaries(st.sampled_from([*SAME_ARGUMENTS[:3], "file_path"]), values, max_size=3)
+names = [*COMMAND_ARGUMENTS[:2], *RECIPIENTS[:2], "file_path", "description"]
+arguments = st.dictionaries(st.sampled_from(names), values, max_size=3)
 calls = st.tuples(st.sampled_from(["Bash", "Write"]), st.sampled_from(["why?", "", "q" * 3000]), arguments)
 
 
@@ -38,13 +40,32 @@ def test_a_covered_call_is_equal_in_what_matters(
     grants.add(RUN, *first)
     for tool, question, args in (first, second):
         is_offered = describe_grant(tool, question, args) != ""
-        same = all(
-            (name in args) == (name in first[2]) and repr(args.get(name)) == repr(first[2].get(name))
-            for name in SAME_ARGUMENTS
-        )
+        same = repr(sorted(what_matters(args).items())) == repr(sorted(what_matters(first[2]).items()))
         assert grants.covers(RUN, tool, question, args) == (is_offered and same and (tool, question) == first[:2])
         assert not grants.covers(RunId("child"), tool, question, args)
-        assert not is_offered or not any("xxx" in str(args.get(name, "")) for name in SAME_ARGUMENTS)
+        assert not is_offered or "xxx" not in str(what_matters(args))
+
+
+def what_matters(args: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments that must be equal: of a command all but its description, else the recipients."""
+    if any(name in args for name in COMMAND_ARGUMENTS):
+        return {name: value for name, value in args.items() if name != "description"}
+    return {name: value for name, value in args.items() if name in RECIPIENTS}
+
+
+def test_an_answer_about_a_program_covers_its_arguments() -> None:
+    """A program is not allowed with other arguments, and what is no plain data is answered only once."""
+    grants, call = RunGrants(), {"command": "git", "args": ["status"], "cwd": "."}
+    grants.add(RUN, "run", "why?", call)
+    assert describe_grant("run", "why?", call) == "run with the same command and other arguments"
+    assert grants.covers(RUN, "run", "why?", dict(call, timeout=5))
+    assert not grants.covers(RUN, "run", "why?", dict(call, args=["push", "--force"]))
+    assert not grants.covers(RUN, "run", "why?", {"command": "git"})
+    deep: list[Any] = []
+    for _ in range(3_000):
+        deep = [deep]
+    for value in (b"x", {1: 1, "a": deep}, deep):
+        assert describe_grant("run", "why?", {"command": value}) == ""
 
 
 COMMANDS = ["rm x", "ls", "ls; rm x", "sudo rm x", "$X", "ls x"]

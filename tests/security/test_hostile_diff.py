@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 
@@ -11,6 +12,7 @@ from ramet.isolation.git import copy_diff
 from ramet.isolation.git.clone import source_of
 from ramet.isolation.git.copy_diff import ChangedFile, CopyDiff, branch_diff, folder_diff
 from ramet.isolation.git.git import Git, NoWorktree
+from ramet.isolation.safe_walk import remove_path
 from tests.security.hostile_repositories import git
 from tests.security.test_hostile_clone import (
     SECRET,
@@ -99,6 +101,35 @@ async def test_a_link_in_the_place_of_the_clone_is_refused(made: Made) -> None:
 
     with pytest.raises(NoWorktree, match="no longer a folder"):
         await diff_of(made)
+
+
+async def test_a_commit_with_one_name_twice_is_compared(made: Made) -> None:
+    """A repository whose commit has a name twice, which git accepts, ends in an answer."""
+    ids = [git(made.repo, "rev-parse", "HEAD:a.txt"), git(made.repo, "hash-object", "-w", str(made.top / "a.txt"))]
+    (made.workspace / "tree").write_bytes(b"".join(b"100644 a.txt\0" + bytes.fromhex(each) for each in ids))
+    tree = git(made.repo, "hash-object", "-w", "-t", "tree", "--literally", str(made.workspace / "tree"))
+    base = git(made.repo, "commit-tree", tree, "-m", "twice")
+
+    diff = await folder_diff(TRUSTING, made.top, base, source_of(made.clone))
+
+    assert "a.txt" in {each.path for each in diff.files}
+
+
+async def test_folders_nested_by_the_thousand_are_searched(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A repository at the bottom of deep folders is found."""
+    monkeypatch.setattr(copy_diff, "_MAX_INNER", 0)
+    folder = os.open(made.top, os.O_RDONLY)
+    for name in ["d"] * 1_200 + [".git"]:
+        os.mkdir(name, dir_fd=folder)
+        above, folder = folder, os.open(name, os.O_RDONLY, dir_fd=folder)
+        os.close(above)
+    os.close(folder)
+
+    try:
+        with pytest.raises(NoWorktree, match="more than 0 repositories"):
+            await diff_of(made)
+    finally:
+        remove_path(made.top / "d")  # shutil.rmtree fails at the same depth.
 
 
 async def test_the_diff_of_a_branch(made: Made) -> None:

@@ -1,7 +1,7 @@
 """Answers that a person gave for later calls of a run, too, and the calls that such an answer covers.
 
 An answer for the run covers a later call of the same run if its tool is the same, the question about it is the same,
-and so are the arguments that say what is run or who is reached (`SAME_ARGUMENTS`). It counts only where a person would
+and so are the arguments that say what is run or who is reached. It counts only where a person would
 be asked: behind hooks and permission rules, so it cannot allow what these deny, and before the safety gate.
 """
 
@@ -15,9 +15,13 @@ from ramet.core.ids import RunId
 from ramet.core.tool_names import EXIT_PLAN_MODE
 from ramet.host.argument_preview import preview, shorten
 
-#: Arguments that must be equal, because they contain a command or code, or name a recipient.
-SAME_ARGUMENTS: Final = ("command", "cmd", "script", "code", "sql", "to", "subagent_type", "skill")
-_URL: Final = "url"  #: an argument of which the scheme and the host must be equal
+#: Arguments with a command or code. The others of such a call say what it does, too, unless they are in `_ASIDE`.
+COMMANDS: Final = ("command", "cmd", "script", "code", "sql")
+#: Further arguments that must be equal, because they name a recipient, or what is started.
+RECIPIENTS: Final = ("to", "cc", "bcc", "subagent_type", "skill")
+#: Arguments of a command that change nothing of what it does.
+_ASIDE: Final = frozenset({"description", "timeout", "monitor", "run_in_background", "at_timeout"})
+_URL: Final = "url"  #: an argument of which the scheme and the host must be equal, if no command is there
 
 
 def describe_grant(tool: str, question: str, args: dict[str, Any]) -> str:
@@ -28,8 +32,13 @@ def describe_grant(tool: str, question: str, args: dict[str, Any]) -> str:
     fields = _same_arguments(args)
     if fields is None or tool == EXIT_PLAN_MODE or _key(tool, question, args) is None:
         return ""
-    names = [f"{name} (its host)" if name == _URL else name for name in fields]
-    return f"{shorten(tool)} with the same {' and '.join(names)}" if names else f"{shorten(tool)} with any arguments"
+    known: list[str] = [name for name in (*COMMANDS, *RECIPIENTS) if name in fields]
+    has_command = any(name in fields for name in COMMANDS)
+    if _URL in fields and not has_command:
+        known.append(f"{_URL} (its host)")
+    if len(known) < len(fields):  # The names of the others are the model's words.
+        known.append("other arguments")
+    return f"{shorten(tool)} with the same {' and '.join(known)}" if known else f"{shorten(tool)} with any arguments"
 
 
 class RunGrants:
@@ -59,13 +68,16 @@ def _key(tool: str, question: str, args: dict[str, Any]) -> str | None:
 
 def _same_arguments(args: dict[str, Any]) -> dict[str, Any] | None:
     """Return the arguments that must be equal, or None if a person is not shown all of them whole."""
-    shown, fields = preview(args), dict[str, Any]()
-    for name in SAME_ARGUMENTS:
-        if name in args:
-            if name not in shown or json.dumps(shown[name]) != json.dumps(args[name], default=repr):
-                return None
-            fields[name] = args[name]
-    if _URL in args:
+    has_command = any(name in args for name in COMMANDS)
+    names = [name for name in args if (name not in _ASIDE if has_command else name in RECIPIENTS)]
+    try:
+        shown = preview(args)
+        if any(name not in shown or json.dumps(shown[name]) != json.dumps(args[name]) for name in names):
+            return None
+    except (TypeError, ValueError, RecursionError):  # It is no plain data, or nested without end.
+        return None
+    fields = {name: shown[name] for name in names}
+    if _URL in args and not has_command:
         if not isinstance(args[_URL], str) or shown.get(_URL) != args[_URL]:
             return None
         fields[_URL] = _host(args[_URL])

@@ -73,3 +73,10 @@ def test_keys_of_models_and_of_the_environment_are_found(monkeypatch: pytest.Mon
     with pytest.raises(InvalidValue, match="at least 4 characters") as refusal:
         checked_keys(["abc"])
     assert "abc" not in str(refusal.value)
+
+
+def test_a_block_whose_number_is_no_number_is_masked() -> None:
+    """A provider, or a file, may number the blocks of a reply with anything."""
+    chunk: dict[str, Any] = {"content": [{"index": [0], "text": "a key: 123456789"}]}
+
+    assert KeyMask(["123456789"]).mask([chunk]) == [{"content": [{"index": [0], "text": "a key: ***"}]}]

@@ -11,6 +11,7 @@ The run may still work there, and the copy is a hostile repository. Rules:
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import pathlib
@@ -132,12 +133,12 @@ def _result(base: str, output: pathlib.Path, done: Done, before: int) -> CopyDif
 def _files_in(output: bytes) -> tuple[list[ChangedFile], int]:
     """Return the first files of git's lists, and the number of all."""
     fields = output.split(b"\0")[:-1]
-    changes = dict[bytes, Change]()
-    while len(fields) > 2 * len(changes) + 1 and fields[2 * len(changes)].startswith(b":"):
-        status, path = fields[2 * len(changes) : 2 * len(changes) + 2]
-        changes[path] = _CHANGES.get(chr(status.split()[-1][0]), "changed")
+    changes, at = dict[bytes, Change](), 0
+    while len(fields) > at + 1 and fields[at].startswith(b":"):  # A hostile commit may have one name twice.
+        changes[fields[at + 1]] = _CHANGES.get(chr(fields[at].split()[-1][0]), "changed")
+        at += 2
     files = list[ChangedFile]()
-    for each in fields[2 * len(changes) :]:
+    for each in fields[at:]:
         added, removed, path = each.split(b"\t", 2)
         if path in changes and len(files) < MAX_FILES:
             lines = [int(number) if number.isdigit() else None for number in (added, removed)]
@@ -160,12 +161,19 @@ def _size(path: pathlib.Path) -> int:
 
 def _repositories_in(top: pathlib.Path) -> list[str]:
     """Return the paths of repositories inside a tree. Raises NoWorktree for a tree with too many entries."""
-    paths, entries = [], 0
-    for folder, names, files in os.walk(top):
-        entries += len(names) + len(files)
-        if entries > MAX_ENTRIES:
-            raise NoWorktree(top, f"it has more than {MAX_ENTRIES} files and folders", "look at its folder")
-        if folder != str(top) and ".git" in (*names, *files):
+    paths, entries, waiting = list[str](), 0, [str(top)]
+    while waiting:  # Not os.walk, which calls itself in each folder: a run may nest thousands.
+        folder, names = waiting.pop(), set[str]()
+        with contextlib.suppress(OSError), os.scandir(folder) as listing:  # Git cannot read it either.
+            for entry in listing:
+                names.add(entry.name)
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+                if entries + len(names) > MAX_ENTRIES:
+                    reason = f"it has more than {MAX_ENTRIES} files and folders"
+                    raise NoWorktree(top, reason, "look at its folder")
+        entries += len(names)
+        if folder != str(top) and ".git" in names:
             paths.append(os.path.relpath(folder, top))
         if len(paths) > _MAX_INNER:
             raise NoWorktree(top, f"more than {_MAX_INNER} repositories are inside it", "look at its folder")

@@ -83,4 +83,5 @@ def _collect(value: Any, path: Path, texts: dict[Path, list[str]]) -> None:
 
 def _place(item: Any, at: int) -> object:
     """Return the place of an item of a list in a stream: providers number the blocks that a chunk adds to."""
-    return item.get("index", at) if isinstance(item, dict) else at
+    index = item.get("index") if isinstance(item, dict) else None
+    return index if isinstance(index, int | str) else at
