@@ -43,7 +43,7 @@ CLUSTER := etcd:etcd-server containerd:containerd runc:runc docker-registry:dock
   iptables:iptables conntrack:conntrack ip:iproute2 jq:jq curl:curl openssl:openssl xz:xz-utils gcc:gcc kubectl:kubernetes-client \
   /usr/lib/cni/bridge:containernetworking-plugins /usr/include/stdio.h:libc6-dev
 
-.PHONY: help setup python tools cluster-tools demo lint check test test-kubernetes test-agents chaos mutants format docs bench bench-compare soak clean
+.PHONY: help setup python tools cluster-tools demo lint check test test-kubernetes test-agents chaos packages mutants format docs bench bench-compare soak clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -77,6 +77,9 @@ test-agents: setup ## tests with the programs of other makers, which it installs
 
 chaos: setup ## kill kernels in ROUNDS rounds (200), at moments that SEED draws, and look at what they leave
 	RAMET_CHAOS_ROUNDS=$(ROUNDS) RAMET_CHAOS_SEED=$(SEED) $(BIN)/pytest -n $(JOBS) -m chaos tests/chaos $(ARGS)
+
+packages: setup ## wheel and sdist in dist/, used by a stranger with each Python of this machine; ARGS="python3.12" for one
+	$(BIN)/python -m tests.packages.check $(ARGS)
 
 mutants: setup ## remove each layer of the sandbox in turn, in a copy: which tests notice; ARGS="words of names" for some
 	$(BIN)/python -m tests.security.mutants $(ARGS)

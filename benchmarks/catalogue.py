@@ -355,9 +355,9 @@ CATALOGUE: tuple[Measurement, ...] = (
         Figure("paint_ms", "first paint", "ms wall", 200),
         Figure("drawn_ms", "until the table is drawn", "ms wall"),
         Figure("rows_ms", "until all agents are in the table", "ms wall"),
-        Figure("first_kb", "scripts before the table is drawn", "KB", 100),
-        Figure("all_kb", "all scripts", "KB"),
-        Figure("sent_kb", "all scripts, compressed as they are sent", "KB", 100),
+        Figure("first_kb", "scripts before the table is drawn", "KB", 65),
+        Figure("all_kb", "all scripts", "KB", 102),
+        Figure("sent_kb", "all scripts, compressed as they are sent", "KB", 45),
         arguments=("page_frames",),
     ),
     _measure(

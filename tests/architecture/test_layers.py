@@ -209,9 +209,12 @@ HEAVY = [
 
 
 def test_import_ramet_loads_no_heavy_package() -> None:
-    """`import ramet` loads no heavy package before its first use, since every user pays for it."""
+    """`import ramet` loads no heavy package before its first use, since every user pays for it; nor `ramet.testing`."""
     loaded = subprocess.run(
-        [sys.executable, "-c", "import sys, ramet; print(*sys.modules)"], capture_output=True, text=True, check=True
+        [sys.executable, "-c", "import sys, ramet, ramet.testing; print(*sys.modules)"],
+        capture_output=True,
+        text=True,
+        check=True,
     )
 
     assert set(HEAVY) & set(loaded.stdout.split()) == set()

@@ -1,4 +1,4 @@
-"""Python blocks of README.md and docs/ run without an error, in order, as a reader would run them."""
+"""Python blocks of README.md, docs/ and the wheel's skill run without an error, in order, as a reader runs them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(page for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md")] if page.exists())
+SKILLS = ROOT / "src" / "ramet" / "skills"
+PAGES = sorted(
+    page for page in [ROOT / "README.md", *ROOT.glob("docs/**/*.md"), *SKILLS.glob("*/*.md")] if page.exists()
+)
 
 FENCE = re.compile(r"(?P<indent> *)(?P<fence>`{3,}|~{3,})(?P<info>.*)")
 

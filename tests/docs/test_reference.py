@@ -16,6 +16,7 @@ from typing import get_args
 import pytest
 
 import ramet
+import ramet.testing
 from ramet.agent.definition import Agent
 from ramet.agent.files.permissions import KEYS
 from ramet.agent.history.compaction import Compaction
@@ -84,6 +85,7 @@ def fields(cls: type) -> set[str]:
 
 TABLES: dict[str, set[str]] = {
     "Public names": set(ramet.__all__),
+    "Names for tests": set(ramet.testing.__all__),
     "Session": parameters(Session),
     "Of a session": members(Session, "result", "project", "runtime"),
     "AgentRuntime": parameters(AgentRuntime),
@@ -194,6 +196,7 @@ def test_every_error_is_listed_with_its_values(page: str) -> None:
             "kwargs",
             "self",
             "package",
+            "command",
             "code",
             "repo",
         }

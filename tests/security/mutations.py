@@ -276,7 +276,7 @@ MUTANTS = (
     Mutant("sizes of a value", "wire/values/decoder.py", "    if not 0 < json_size <= len(body):\n", "    if False:\n",
            tests=_layer("test_a_value_with_a_false_size_is_refused")),
     Mutant("a question shows the call of the model: arguments", "spawn/sandbox/approvals.py",
-           'tool=tool, question=question, args=call["args"])', "tool=tool, question=question, args=request.args)",
+           'question=question, args=call["args"], can_be', "question=question, args=request.args, can_be",
            tests=QUESTIONS),
     Mutant("a question shows the call of the model: a hook's words", "spawn/sandbox/approvals.py",
            "        if question is None:", "        if True:", tests=QUESTIONS),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import sys
+import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from urllib.parse import urlsplit
 
 from tests.support.serve_process import ROOT
@@ -33,13 +36,24 @@ class Ui:
         """The newest link that it has printed."""
         return next(found[0] for line in reversed(self.lines) if (found := re.search(r"http://\S+/ui/#\S+", line)))
 
+    async def print_link(self) -> None:
+        """Let it print another link."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(b"\n")
+        assert "another link" in await self.next_line()
+
     @property
     def origin(self) -> str:
         return "http://" + urlsplit(self.link).netloc
 
-    @property
+    @cached_property
     def token(self) -> str:
-        return self.link.partition("#token=")[2]
+        """The token, for which the newest link is used up."""
+        headers = {"authorization": f"Bearer {self.link.partition('#code=')[2]}"}
+        request = urllib.request.Request(f"{self.origin}/ui/session", headers=headers, method="POST")
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            token: str = json.load(answer)["token"]
+            return token
 
 
 @asynccontextmanager
@@ -47,7 +61,7 @@ async def ui(*options: str, **env: str) -> AsyncIterator[Ui]:
     """Run `ramet ui` with these options; yield it once it has printed its link."""
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "ramet", "ui", "--no-open", *options,
-        stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": str(ROOT), **env},
     )  # fmt: skip
     try:

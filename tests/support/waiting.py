@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import pathlib
 import time
 from collections.abc import Callable
@@ -17,11 +18,11 @@ async def eventually(condition: Callable[[], object], *, within_s: float = 180) 
     """Return once `condition` holds; a test that waits in vain fails after three minutes, or `within_s`.
 
     A costly condition, such as one about all processes of the machine, is evaluated less often: the awaited work needs
-    the processor as well.
+    the processor as well. The condition may be asynchronous, such as a question to a server.
     """
     async with asyncio.timeout(within_s):
         began = time.thread_time()
-        while not condition():
+        while not (await found if inspect.isawaitable(found := condition()) else found):
             await asyncio.sleep(min(max(_PAUSE_S, _SHARE * (time.thread_time() - began)), _LONGEST_S))
             began = time.thread_time()
 

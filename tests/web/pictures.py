@@ -122,7 +122,7 @@ async def make_pictures(folder: Path) -> None:
             await eventually(lambda: tree.inbox.pending and len(list(tree.tree.register.living())) == 5)
             api = ForwardingApi(server.server.listen_address)
             async with api, UiServer(api, "payment-api") as page_server:
-                await _draw(page_server.link, folder, handle.id)
+                await _draw(page_server.new_link(), folder, handle.id)
 
 
 async def _draw(link: str, folder: Path, run: str) -> None:

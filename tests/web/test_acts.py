@@ -7,7 +7,7 @@ import re
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ramet import Agent, Limits, Policy, ScriptedModel
 from ramet.core.events import ApprovalAnswered, Event, LimitsRaised, MailPushed, PauseEnded, RunEnded, RunPaused
@@ -24,6 +24,8 @@ from tests.web.conftest import Problems
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
+
+Kind = TypeVar("Kind", bound=Event)
 
 
 def lead() -> None:
@@ -64,7 +66,7 @@ async def shown_server(
         loop.set_default_executor(ThreadPoolExecutor())  # It begins a thread for the first call, which others make.
 
 
-async def recorded(server: EchoServer, root: str, kind: type[Event]) -> list[Event]:
+async def recorded(server: EchoServer, root: str, kind: type[Kind]) -> list[Kind]:
     """Return the recorded events of a kind in a tree."""
     store = await server.server.runtime.open_store()
     events = [decode_stored(store, each) for each in await store.read(tree=root, limit=10_000)]
@@ -89,7 +91,7 @@ async def test_a_tree_is_paused_resumed_and_stopped_by_keys(page: Page) -> None:
     async with shown_server(page.context, backend="local") as (server, page_server):
         policy = Policy(allow_sub_agents=True, memory_mb=256, pids=40)
         handle = await server.server.runtime.spawn(lead, policy=policy)
-        await page.goto(page_server.link)
+        await page.goto(page_server.new_link())
         await page.get_by_role("row", name="sleeper").wait_for()
         await page.get_by_role("row", name=re.compile("^▾? ?main")).click()
         await eventually(lambda: len(sandbox_processes(server, handle.id)) == 2)
@@ -98,7 +100,7 @@ async def test_a_tree_is_paused_resumed_and_stopped_by_keys(page: Page) -> None:
 
         assert "Paused" in await act(page, "p", "Pause", **{"Reason (recorded)": "for a look"})
         await page.locator(".state", has_text="paused").first.wait_for()
-        assert [each.reason for each in await recorded(server, handle.id, RunPaused)] == ["for a look"]  # type: ignore[attr-defined]
+        assert [each.reason for each in await recorded(server, handle.id, RunPaused)] == ["for a look"]
         await act(page, "p", "Resume")
         assert len(await recorded(server, handle.id, PauseEnded)) == 1
 
@@ -116,14 +118,14 @@ async def test_a_tree_is_paused_resumed_and_stopped_by_keys(page: Page) -> None:
 
 
 async def test_the_inbox_answers_questions_and_limits_of_all_trees(page: Page) -> None:
-    """A question is allowed and a limit raised once; a denial reaches the model with its reason; receipts stay."""
+    """An answer for the run, a limit raised once: both are recorded, a denial reaches the model, and receipts stay."""
     async with shown_server(page.context) as (server, page_server):
         handle = await spawn_tree_with_a_question(server)
         other = await server.server.runtime.spawn(
             Agent(name="poor", model=ScriptedModel(["one", "two"]), limits=Limits(model_calls=0, at_limit="pause")),
             "go",
         )
-        await page.goto(page_server.link)
+        await page.goto(page_server.new_link())
         await page.get_by_role("link", name="Inbox 2").click()
         cards = page.get_by_role("article")
         await cards.nth(1).wait_for()
@@ -132,7 +134,8 @@ async def test_the_inbox_answers_questions_and_limits_of_all_trees(page: Page) -
         assert "To allow it adds 1" in await cards.nth(1).inner_text()
 
         await cards.nth(0).get_by_placeholder("Reason").fill("it is due")
-        await cards.nth(0).get_by_role("button", name="Allow").click()
+        assert "later calls of this run only: pay with any arguments" in await cards.nth(0).inner_text()
+        await cards.nth(0).get_by_role("button", name="Allow for this run").click()
         assert (await handle.result()).value == "both are done"
         await page.get_by_role("button", name="Allow, and add to the limit").click()
         assert (await other.result()).value == "one"
@@ -141,7 +144,8 @@ async def test_the_inbox_answers_questions_and_limits_of_all_trees(page: Page) -
 
         (answer,) = await recorded(server, handle.id, ApprovalAnswered)
         assert isinstance(answer, ApprovalAnswered)
-        assert (answer.allowed, answer.reason, sorted(effects(server.server.dir))) == (
+        assert (answer.allowed, answer.for_run, answer.reason, sorted(effects(server.server.dir))) == (
+            True,
             True,
             "it is due",
             ["note", "pay"],
@@ -159,7 +163,7 @@ async def test_hostile_words_stay_text_and_do_not_freeze_the_tab(page: Page, pro
         await handle.result()
         asked = list[str]()
         page.on("request", lambda each: asked.append(each.url))
-        await page.goto(page_server.link)
+        await page.goto(page_server.new_link())
         await page.get_by_role("row", name="speaker").get_by_role("link").click()
         await page.get_by_role("button", name=re.compile(r"Show more .* of 10,485,")).first.wait_for()
         await page.get_by_role("link", name="Events").click()
@@ -172,7 +176,7 @@ async def test_hostile_words_stay_text_and_do_not_freeze_the_tab(page: Page, pro
         assert "</script><img src=x" in text
         assert "⟨U+202E⟩gpj.exe <b id=injected>" in text
         assert "owned" not in await page.title()
-        assert [each for each in asked if not each.startswith(page_server.link.partition("/ui/")[0])] == []
+        assert [each for each in asked if not each.startswith(page_server.address.partition("/ui/")[0])] == []
         assert problems == []
 
 
@@ -183,7 +187,7 @@ async def test_a_message_reaches_a_run_and_the_slider_shows_what_was_before(page
         handle = await spawn(Agent(name="talker", model=ScriptedModel(["the answer"])), "hello")
         await handle.result()
         waiting = await spawn(Agent(name="waiter", model=ScriptedModel([Hang()])), "wait")
-        await page.goto(page_server.link)
+        await page.goto(page_server.new_link())
         await page.get_by_role("row", name="waiter").click()
         await act(page, "m", "Send", Message="look <b>here</b>")
         (mail,) = await recorded(server, waiting.id, MailPushed)
@@ -204,7 +208,7 @@ async def test_a_fork_from_a_message_is_a_new_tree(page: Page) -> None:
         runtime = server.server.runtime
         plain = await runtime.spawn(Agent(name="plain", model="offline", tools=[]), "What is here?")
         await plain.result()
-        await page.goto(page_server.link)
+        await page.goto(page_server.new_link())
         await page.get_by_role("gridcell", name="main").get_by_role("link").click()
         await page.get_by_role("article", name="Prompt").get_by_role("button", name="Fork from here").click()
         dialog = page.get_by_role("dialog")
@@ -230,7 +234,7 @@ async def test_tabs_share_one_stream_and_the_next_leads_when_one_closes(context:
         await server.server.runtime.spawn(Agent(name="first", model=ScriptedModel([Hang()])), "wait")
         pages = [await context.new_page() for _ in range(3)]
         for each in pages:
-            await each.goto(page_server.link)
+            await each.goto(page_server.new_link())
             await each.get_by_role("row", name="first").wait_for()
         assert len(streams) == 1
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+import os
 import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from ramet.store.sqlite.store import SqliteStore
 from ramet.web.folder_api import FolderApi
 from ramet.web.forwarding_api import ForwardingApi
 from ramet.web.static_files import CONTENT_SECURITY_POLICY, static_files
@@ -56,7 +57,7 @@ class Answer(NamedTuple):
 
 async def ask(server: UiServer, head: str, token: str | None = None, body: str = "", **headers: str) -> Answer:
     """Send a request as bytes, as no browser would; `headers` replace the right ones, and "" leaves one out."""
-    key = server.link.partition("#token=")[2] if token is None else token
+    key = server.token if token is None else token
     given = {
         "host": f"127.0.0.1:{server.port}", "authorization": f"Bearer {key}" if key else "",
         "content-length": str(len(body)) if body else "", "connection": "close",
@@ -89,8 +90,7 @@ async def page(**options: Any) -> AsyncIterator[tuple[UiServer, Api]]:
 async def streams(server: UiServer, count: int) -> AsyncIterator[None]:
     """Keep this number of streams open, each on a connection of its own, of which something has arrived."""
     head = (
-        f"GET /v1/stream HTTP/1.1\r\nhost: localhost:{server.port}\r\n"
-        f"authorization: Bearer {server.link.partition('#token=')[2]}\r\n\r\n"
+        f"GET /v1/stream HTTP/1.1\r\nhost: localhost:{server.port}\r\nauthorization: Bearer {server.token}\r\n\r\n"
     ).encode()
     connections = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(count)]
     try:
@@ -106,7 +106,7 @@ async def streams(server: UiServer, count: int) -> AsyncIterator[None]:
 async def test_requests_of_other_pages_and_wrong_tokens_reach_nothing() -> None:
     """DNS rebinding, another origin, another port of this host, a wrong token: each is refused with its own status."""
     async with page(names=["agents.example.org"]) as (server, api):
-        port, right = server.port, server.link.partition("#token=")[2]
+        port, right = server.port, server.token
         refused: list[tuple[int, dict[str, str]]] = [
             (421, {"host": f"evil.example.com:{port}"}),
             (421, {"host": "evil.example.com"}),
@@ -212,11 +212,47 @@ async def test_every_answer_has_the_headers_of_a_page_that_trusts_nobody() -> No
         assert types["index.html"] == "text/html; charset=utf-8"
 
 
+async def test_a_link_works_once_and_for_a_short_time() -> None:
+    """Its code is exchanged for the token by a POST of the page itself. Each refusal says why, and what to do."""
+    now = 0.0
+    async with page(read_only=True, now=lambda: now) as (server, api):
+
+        async def use(link: str, **headers: str) -> Answer:
+            return await ask(server, "POST /ui/session", token=link.partition("#code=")[2], **headers)
+
+        link, other = server.new_link(), server.new_link()
+        assert server.token not in link
+        port = server.port
+        assert (await use(link, origin=f"http://127.0.0.1:{port + 1}")).status == 403
+        assert (await use(link, sec_fetch_site="same-site")).status == 403
+        assert (await use(link, host=f"evil.example.com:{port}")).status == 421
+        assert (await use(link[:-1])).status == 401
+        assert (await ask(server, "GET /ui/session")).status == 405
+        for token in ("", "é", server.token, "a" * 30_000):
+            answer = await ask(server, "POST /ui/session", token=token, content_length="5")  # It waits for no body.
+            assert answer.status == 401, token
+
+        answer = await use(link, origin=f"http://127.0.0.1:{port}")
+        assert (answer.status, json.loads(answer.body)) == (200, {"token": server.token})
+        assert answer.headers["cache-control"] == "no-store"
+        used = await use(link)
+        assert (used.status, "used already" in used.body.decode()) == (410, True)
+        assert "press Enter" in used.body.decode()
+        now = 601.0
+        old = await use(other)
+        assert (old.status, "too old" in old.body.decode()) == (410, True)
+
+        first, *rest = [server.new_link() for _ in range(17)]
+        assert (await use(first)).status == 410  # A new link ends the oldest one.
+        assert (await use(rest[0])).status == 200
+        assert api.requests == []
+
+
 async def test_an_idle_token_ends_and_an_open_stream_keeps_it() -> None:
     """After the time without a request the token is another; a stream that is open counts as a request."""
     now, new_links = 0.0, list[bool]()
-    async with page(idle_minutes=5, now=lambda: now, on_new_link=lambda: new_links.append(True)) as (server, api):
-        first = server.link.partition("#token=")[2]
+    async with page(idle_minutes=5, now=lambda: now, on_end=lambda: new_links.append(True)) as (server, api):
+        first = server.token
         async with streams(server, 1):
             now = 1_000.0
             assert (await ask(server, "GET /v1/runs", token=first)).status == 200
@@ -230,7 +266,7 @@ async def test_an_idle_token_ends_and_an_open_stream_keeps_it() -> None:
         now += 101.0
         assert (await ask(server, "GET /v1/runs", token=first)).status == 401
         assert new_links == [True]
-        assert urlsplit(server.link).fragment != f"token={first}"
+        assert server.token != first
         assert (await ask(server, "GET /v1/runs")).status == 200
 
 
@@ -269,6 +305,36 @@ async def test_a_folder_with_a_journal_that_is_none_says_so(tmp_path: Path) -> N
             async with ForwardingApi(str(address)) as forwarding, UiServer(forwarding, "a folder") as server:
                 answer = await ask(server, "GET /v1/runs")
         assert (answer.status, "does not accept this key" in json.loads(answer.body)["detail"]) == (502, True), answer
+
+
+async def test_a_replaced_journal_is_closed_and_a_linked_socket_is_no_server(tmp_path: Path) -> None:
+    """The next request is answered from the new file, streams of the old one break off, and no descriptor stays.
+
+    A symbolic link in the place of the server's socket leads to no server of another folder.
+    """
+    state = tmp_path / ".ramet"
+    state.mkdir(mode=0o700)
+    for name in ("journal.db", "next.db"):
+        await (await SqliteStore(state / name).open()).close()
+
+    def open_files() -> list[str]:
+        return [each for each in map(os.path.realpath, Path("/proc/self/fd").iterdir()) if str(state) in each]
+
+    async with FolderApi(tmp_path) as api, UiServer(api, "a folder") as server:
+        assert (await ask(server, "GET /v1/runs")).status == 200
+        stream = asyncio.create_task(ask(server, "GET /v1/changes"))
+        await eventually(lambda: api.open_streams)
+        (state / "next.db").rename(state / "journal.db")
+        assert (await ask(server, "GET /v1/runs")).status == 200
+        assert (await asyncio.wait_for(stream, 10)).status == 200
+        await eventually(lambda: not [each for each in open_files() if "deleted" in each])
+
+        with short_folder() as folder:
+            async with await asyncio.start_unix_server(lambda _, writer: writer.close(), folder / "s"):
+                (state / "serve.sock").symlink_to(folder / "s")
+                assert json.loads((await ask(server, "GET /ui/about.json")).body)["kernel"] is False
+                assert (await ask(server, "GET /v1/runs")).status == 200
+    assert open_files() == []
 
 
 @pytest.fixture(autouse=True)

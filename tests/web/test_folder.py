@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import httpx2
 
@@ -20,6 +20,9 @@ from tests.support.serve_process import ROOT
 from tests.support.serving import short_folder
 from tests.support.ui_process import Ui, ui
 from tests.support.waiting import eventually
+
+if TYPE_CHECKING:
+    from playwright.async_api import Page
 
 JOBS = """
 import asyncio, pathlib
@@ -137,37 +140,61 @@ async def test_a_folder_is_read_and_steered_without_a_server() -> None:
                 assert await process.wait() == 130
                 await wait_for("wait", "cancelled")
 
-            # No kernel again: an act starts one, which ends with ramet ui.
+            # No kernel again: an act starts one, which ends with ramet ui. No other request does.
+            assert (await page.ask("POST", "/v1/nothing")).status_code == 404
+            assert (await page.ask("DELETE", f"/v1/runs/{run['id']}/keep")).status_code == 405
+            assert not holds(folder)()
             kept = await page.ask("POST", f"/v1/runs/{run['id']}/keep", content=json.dumps({"on": True}).encode())
             assert kept.json() == {"tree": run["id"], "kept": True}
             assert "started a kernel, since the page acts: ramet serve" in await page.shown.next_line()
             assert (await page.get("/ui/about.json"))["kernel"]
             assert (await page.get("/v1/teams"))["teams"] == []
             assert holds(folder)()
-        await eventually(lambda: not holds(folder)())
+            page.shown.process.kill()  # The kernel sees that, as it sees the ordinary end of ramet ui.
+            await page.shown.process.wait()
+            await eventually(lambda: not holds(folder)(), within_s=30)
+            assert kernel_processes(folder) == []
 
 
-async def test_an_interrupted_run_goes_on_by_the_page_and_a_read_only_page_starts_nothing() -> None:
-    """After `kill -9` of a kernel, resuming its run in the page continues it; `--read-only` refuses that."""
+def kernel_processes(folder: pathlib.Path) -> list[str]:
+    """Return the commands of processes that name a folder and are no tests."""
+    commands = [each.read_bytes() for each in pathlib.Path("/proc").glob("[0-9]*/cmdline") if each.exists()]
+    return [each.decode().replace("\0", " ") for each in commands if os.fsencode(folder) in each and b"serve" in each]
+
+
+async def test_an_interrupted_run_goes_on_by_the_page_and_a_read_only_page_starts_nothing(page: Page) -> None:
+    """After `kill -9` of a kernel, resuming its run in the page continues it; `--read-only` refuses that.
+
+    Who wants to stop it there reads that there is nothing to stop, and may resume it first.
+    """
     with short_folder() as folder:
         (folder / "jobs.py").write_text(JOBS)
         async with running(folder, "wait") as process:
             await eventually((folder / "waiting").exists)
             process.send_signal(signal.SIGKILL)
             await process.wait()
-        async with requests("--dir", str(folder), "--read-only") as page:
-            (run,) = (await page.get("/v1/runs"))["runs"]
-            assert (run["state"], (await page.get("/ui/about.json"))["read_only"]) == ("interrupted", True)
-            assert (await page.ask("POST", f"/v1/runs/{run['id']}/resume")).status_code == 403
+        async with requests("--dir", str(folder), "--read-only") as asked:
+            (run,) = (await asked.get("/v1/runs"))["runs"]
+            assert (run["state"], (await asked.get("/ui/about.json"))["read_only"]) == ("interrupted", True)
+            assert (await asked.ask("POST", f"/v1/runs/{run['id']}/resume")).status_code == 403
             assert not holds(folder)()
-        async with requests("--dir", str(folder)) as page:
-            refused = await page.ask("POST", f"/v1/runs/{run['id']}/stop", content=b"{}")
+        async with requests("--dir", str(folder)) as asked:
+            refused = await asked.ask("POST", f"/v1/runs/{run['id']}/stop", content=b"{}")
             assert (refused.status_code, f"ramet resume {run['id']}" in refused.json()["detail"]) == (409, True)
-            assert (await page.ask("POST", "/v1/approvals/none", content=b'{"allowed": true}')).status_code == 404
+            assert (await asked.ask("POST", "/v1/approvals/none", content=b'{"allowed": true}')).status_code == 404
             assert not holds(folder)()
-            assert (await page.ask("POST", f"/v1/runs/{run['id']}/resume")).status_code == 204
-            assert "ramet resume" in await page.shown.next_line()
+            await asked.shown.print_link()
+            await page.goto(asked.shown.link)
+            await page.get_by_role("row", name="main").click()
+            await page.get_by_role("treegrid").press("s")
+            dialog = page.get_by_role("dialog")
+            assert "there is nothing to stop" in await dialog.inner_text()
+            await dialog.get_by_role("button", name="Resume it first").click()
+            await dialog.get_by_role("button", name="Resume").click()
+            assert "ramet resume" in await asked.shown.next_line()
+            await dialog.get_by_text("It goes on.").wait_for()
+            await page.close()
             (folder / "go").touch()
-            events = (await page.ask("GET", f"/v1/runs/{run['id']}/events?follow=true")).text
+            events = (await asked.ask("GET", f"/v1/runs/{run['id']}/events?follow=true")).text
             assert '"run_ended"' in events
-            assert (await page.get(f"/v1/runs/{run['id']}"))["state"] == "completed"
+            assert (await asked.get(f"/v1/runs/{run['id']}"))["state"] == "completed"

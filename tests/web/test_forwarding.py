@@ -41,20 +41,14 @@ async def start_run(http: httpx2.AsyncClient, server: str, folder: pathlib.Path)
     schedule = {"agent": f"{folder / 'jobs.py'}:wait", "in_s": 0.001, "in_process": True}
     made = await http.post(f"{server}/v1/schedules", headers={"authorization": f"Bearer {KEY}"}, json=schedule)
     assert made.status_code == 201, made.text
-    async with asyncio.timeout(180):
-        while True:
-            if runs := (await ask(http, f"{server}/v1/runs")).json()["runs"]:
-                return str(runs[0]["id"])
-            await asyncio.sleep(0.05)
+    runs = list[dict[str, str]]()
 
+    async def has_run() -> bool:
+        runs[:] = (await ask(http, f"{server}/v1/runs")).json()["runs"]
+        return bool(runs)
 
-async def wait_until_unread(http: httpx2.AsyncClient, server: str) -> None:
-    """Wait until the server has no open stream."""
-    async with asyncio.timeout(180):
-        while True:
-            if not await open_streams(http, server):
-                return
-            await asyncio.sleep(0.05)
+    await eventually(has_run)
+    return runs[0]["id"]
 
 
 async def test_a_server_has_the_page_and_is_forwarded_to_with_its_key_kept() -> None:
@@ -62,11 +56,17 @@ async def test_a_server_has_the_page_and_is_forwarded_to_with_its_key_kept() -> 
 
     The page of `ramet ui` works with its own token only, and the operator's key does not open it.
     """
+
+    async def all_streams_are_closed() -> bool:
+        return await open_streams(http, server) == 0
+
     async with httpx2.AsyncClient(trust_env=False, timeout=60) as http:
         with short_folder() as folder:
             options = ("--listen", "127.0.0.1:0")
             async with serve(folder, *options, RAMET_OPERATOR_TOKEN=KEY, RAMET_RULES_SANDBOXED="false") as process:
-                server = re.search(r"http://[\d.:]+", process.line)[0]  # type: ignore[index]
+                found = re.search(r"http://[\d.:]+", process.line)
+                assert found is not None
+                server = found[0]
                 assert "script-src 'self'" in (await http.get(f"{server}/ui/")).headers["content-security-policy"]
                 assert (await ask(http, f"{server}/ui/about.json")).json()["kernel"] is True
                 assert (await http.get(f"{server}/ui/about.json")).status_code == 401
@@ -90,7 +90,7 @@ async def test_a_server_has_the_page_and_is_forwarded_to_with_its_key_kept() -> 
                             assert b'"run_spawned"' in piece  # It came while the run goes on.
                             break
                         assert await open_streams(http, server) == 1
-                    await wait_until_unread(http, server)
+                    await eventually(all_streams_are_closed)
                     stopped = await ask(http, f"{page}/v1/runs/{run}/stop", shown.token, "POST", content_type="a/b")
                     assert stopped.status_code == 400  # The server's own refusal of a body that is missing.
                     assert (await ask(http, f"{page}/v1/runs?limit=0", shown.token)).status_code == 422

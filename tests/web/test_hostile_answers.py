@@ -107,7 +107,7 @@ async def test_hostile_events_and_links_leave_the_page_usable(context: BrowserCo
     async with shown(context) as (server, _):
         page = await context.new_page()
         page.set_default_timeout(10_000)
-        await page.goto(server.link)
+        await page.goto(server.new_link())
         await page.get_by_role("gridcell", name="__proto__").wait_for()
         await page.evaluate("location.hash = '#/run/%E0%A4%A'")
         await page.get_by_role("link", name="Trees").first.click()
@@ -126,7 +126,7 @@ async def test_hostile_events_and_links_leave_the_page_usable(context: BrowserCo
             == []
         )
 
-        await page.goto(server.link.partition("#")[0] + "#/run/%")  # A link of a stranger, in a tab that is logged in.
+        await page.goto(server.address + "#/run/%")  # A link of a stranger, in a tab that is logged in.
         await page.reload()
         await page.get_by_role("navigation", name="Views").wait_for()
         assert problems == []
@@ -143,7 +143,7 @@ async def test_an_approval_shows_every_argument_whatever_its_name_is(
     async with shown(context) as (server, api):
         page = await context.new_page()
         page.set_default_timeout(10_000)
-        await page.goto(server.link)
+        await page.goto(server.new_link())
         await page.evaluate("location.hash = '#/inbox'")
         for text in ("rm -rf /srv", "only a harmless text", "hidden"):
             await page.get_by_text(text, exact=True).wait_for()
@@ -164,10 +164,10 @@ async def test_a_new_link_opens_in_a_tab_that_was_logged_out(context: BrowserCon
     async with shown(context) as (server, _):
         page = await context.new_page()
         page.set_default_timeout(10_000)
-        address = server.link.partition("#")[0]
+        address = server.address
         await page.goto(f"{address}#token=ended%")
         await page.get_by_text("The token is not valid").wait_for()
-        await page.goto(server.link)
+        await page.goto(server.new_link())
         await page.get_by_role("gridcell", name="__proto__").wait_for()
         assert page.url == address
 
@@ -177,8 +177,8 @@ async def test_many_tabs_with_runs_leave_connections_for_acts(context: BrowserCo
     async with shown(context) as (server, api):
         pages = [await context.new_page() for _ in range(8)]
         for each in pages:
-            each.set_default_timeout(15_000)
-            await each.goto(f"{server.link}")
+            each.set_default_timeout(60_000)
+            await each.goto(f"{server.new_link()}")
             await each.evaluate("location.hash = '#/run/r1'")
         for each in pages:
             await each.get_by_text("last").wait_for()
@@ -186,4 +186,4 @@ async def test_many_tabs_with_runs_leave_connections_for_acts(context: BrowserCo
         assert len(api.streams) <= 3
         fetched = """(token) => fetch("/v1/runs/r1", {headers: {authorization: `Bearer ${token}`},
             signal: AbortSignal.timeout(5000)}).then((answer) => answer.status)"""
-        assert await pages[-1].evaluate(fetched, server.link.partition("#token=")[2]) == 200
+        assert await pages[-1].evaluate(fetched, server.token) == 200

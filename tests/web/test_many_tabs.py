@@ -1,8 +1,9 @@
-"""Twenty tabs of one browser: the server has one stream for all of them."""
+"""A hundred tabs of one browser: the server has one stream for all of them."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, ClassVar
 from urllib.parse import parse_qs
 
@@ -13,12 +14,13 @@ from ramet import Agent, ScriptedModel
 from ramet.models.scripted.dialogue import Hang
 from ramet.web.forwarding_api import ForwardingApi
 from tests.support.waiting import eventually
+from tests.web.conftest import Problems
 from tests.web.test_acts import shown_server
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page
 
-TABS = 20
+TABS = 100
 AT_ONCE = 4  #: tabs that load at the same time
 
 
@@ -40,31 +42,51 @@ class CountingApi(ForwardingApi):
 
 
 async def opened_tab(context: BrowserContext, link: str) -> Page:
-    """Open a tab, and wait until it shows the run `first`."""
+    """Open a tab, and wait until it shows the run `first`.
+
+    Chromium breaks off what it loads whenever a network of this machine changes, as tests of sandboxes do: such a tab
+    is loaded again.
+    """
+    from playwright.async_api import TimeoutError
+
     tab = await context.new_page()
-    tab.set_default_timeout(60_000)
+    tab.set_default_timeout(120_000)
+    lost = list[str]()
+    tab.on("requestfailed", lambda request: lost.append(request.url))
+    row = tab.get_by_role("row", name="first")
     await tab.goto(link)
-    await tab.get_by_role("row", name="first").wait_for()
+    while not await row.is_visible():
+        if any(each.endswith(".mjs") for each in lost):
+            lost.clear()
+            await tab.reload()
+        with contextlib.suppress(TimeoutError):
+            await row.wait_for(timeout=5_000)
     return tab
 
 
 @pytest.mark.larger
-async def test_many_tabs_have_one_stream_also_after_the_leader_closes(context: BrowserContext) -> None:
+@pytest.mark.timeout(600)
+async def test_many_tabs_have_one_stream_also_after_the_leader_closes(
+    context: BrowserContext, problems: Problems
+) -> None:
     """The server counts one stream. Its tab closes; the next stream begins after a cursor, and every tab shows more."""
+    problems.expect("ERR_NETWORK_CHANGED")
     CountingApi.open_streams, CountingApi.cursors = 0, []
     async with shown_server(context, CountingApi) as (server, page_server):
         spawn = server.server.runtime.spawn
         await spawn(Agent(name="first", model=ScriptedModel([Hang()])), "wait")
-        tabs = [await opened_tab(context, page_server.link)]
+        tabs = [await opened_tab(context, page_server.new_link())]
         while len(tabs) < TABS:
             number = min(AT_ONCE, TABS - len(tabs))
-            tabs += await asyncio.gather(*(opened_tab(context, page_server.link) for _ in range(number)))
-        assert (CountingApi.open_streams, CountingApi.cursors) == (1, [""])
+            tabs += await asyncio.gather(*(opened_tab(context, page_server.new_link()) for _ in range(number)))
+        # On a busy machine a tab may have read for itself until the leader answered.
+        await eventually(lambda: CountingApi.open_streams == 1)
+        asked = len(CountingApi.cursors)
 
         await tabs.pop(0).close()
-        await eventually(lambda: len(CountingApi.cursors) == 2 and CountingApi.open_streams == 1)
-        assert CountingApi.cursors[1]
+        await eventually(lambda: len(CountingApi.cursors) == asked + 1 and CountingApi.open_streams == 1)
+        assert CountingApi.cursors[-1]
         await spawn(Agent(name="second", model=ScriptedModel([Hang()])), "wait")
         for each in tabs:
             await each.get_by_role("row", name="second").wait_for()
-        assert (CountingApi.open_streams, len(CountingApi.cursors)) == (1, 2)
+        assert (CountingApi.open_streams, len(CountingApi.cursors)) == (1, asked + 1)

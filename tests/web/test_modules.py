@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import bisect
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import pytest_asyncio
 
-from ramet.web.static_files import static_files
+from ramet.web.script_text import script_tokens
+from ramet.web.static_files import FOLDER, static_files
 
 if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page, Route
 
 ORIGIN = "http://page.test"
+#: Parse templates as the page does, with their values' numbers as values, and join spaces outside of `pre`.
+DRAWN = """async (templates) => {
+  const {default: htm} = await import("/served/vendor/htm.mjs");
+  const joined = (child, type) => (typeof child === "string" && type !== "pre" ? child.replace(/\\s+/g, " ") : child);
+  const element = (type, props, ...children) => [type, props, children.map((each) => joined(each, type))];
+  return templates.map((pieces) => JSON.stringify(htm.apply(element, [pieces, ...pieces.slice(1).keys()])));
+}"""
 
 
 @pytest_asyncio.fixture(loop_scope="session")
@@ -29,6 +39,65 @@ async def modules(context: BrowserContext) -> Page:
     page = await context.new_page()
     await page.goto(f"{ORIGIN}/empty")
     return page
+
+
+async def test_a_browser_finds_the_same_code_in_scripts_as_written_and_as_served(context: BrowserContext) -> None:
+    """The places where a debugger can stop, such as statements and calls, are at the same tokens.
+
+    Templates give the same elements, attributes and texts, but for the spaces that HTML joins to one.
+    """
+    texts = {f"{ORIGIN}/served/{name}": file.content.decode() for name, file in static_files().items()}
+    texts |= {f"{ORIGIN}/written/{name}": (FOLDER / name).read_text() for name in static_files()}
+
+    async def answer(route: Route) -> None:
+        media_type = "text/javascript" if route.request.url.endswith(".mjs") else "text/html"
+        await route.fulfill(body=texts.get(route.request.url, '<div id="app">'), content_type=media_type)
+
+    await context.route(f"{ORIGIN}/**", answer)
+    page = await context.new_page()
+    await page.goto(f"{ORIGIN}/empty")
+    devtools = await context.new_cdp_session(page)
+    ids = dict[str, str]()
+    devtools.on("Debugger.scriptParsed", lambda script: ids.update({script["url"]: script["scriptId"]}))
+    await devtools.send("Debugger.enable")
+
+    async def places(url: str) -> list[int]:
+        await devtools.send("Runtime.evaluate", {"expression": f"import({url!r})", "awaitPromise": True})
+        start = {"scriptId": ids[url], "lineNumber": 0, "columnNumber": 0}
+        found = await devtools.send("Debugger.getPossibleBreakpoints", {"start": start})
+        return _tokens_at(texts[url], [(each["lineNumber"], each["columnNumber"]) for each in found["locations"]])
+
+    for name in (each for each in static_files() if each.endswith(".mjs")):
+        served = await places(f"{ORIGIN}/served/{name}")
+        assert served
+        assert served == await places(f"{ORIGIN}/written/{name}"), name
+        drawn = [
+            await page.evaluate(DRAWN, _templates(texts[f"{ORIGIN}/{way}/{name}"])) for way in ("served", "written")
+        ]
+        assert drawn[0] == drawn[1], name
+
+
+def _tokens_at(script: str, places: list[tuple[int, int]]) -> list[int]:
+    """Return the numbers of the tokens that are at, or next after, places by line and column."""
+    tokens = list(script_tokens(script))
+    ends = list(itertools.accumulate(len(each.text) for each in tokens))
+    starts = [end - len(each.text) for each, end in zip(tokens, ends, strict=True) if each.kind != "space"]
+    lines = [0, *itertools.accumulate(len(each) + 1 for each in script.split("\n"))]
+    return sorted({bisect.bisect_left(starts, lines[line] + column) for line, column in places})
+
+
+def _templates(script: str) -> list[list[str]]:
+    """Return the templates of a script, each as its pieces between values."""
+    found, unfinished = list[list[str]](), list[list[str]]()
+    for kind, text in script_tokens(script):
+        if kind != "template":
+            continue
+        if text[0] == "`":
+            unfinished.append([])
+        unfinished[-1].append(text[1:].removesuffix("`").removesuffix("${"))
+        if text[-1] == "`":
+            found.append(unfinished.pop())
+    return found
 
 
 async def test_events_are_parsed_from_pieces_of_any_size(modules: Page) -> None:
@@ -161,12 +230,13 @@ async def test_a_transcript_joins_calls_with_their_answers_at_every_event(module
         {type: "tool_ended", seq: 4, call_id: "c1", tool: "Read", status: "ok", preview: "text", elapsed_ms: 5},
         {type: "message_recorded", seq: 5, message: {type: "tool", tool_call_id: "c1", content: "whole text"}},
         {type: "clamped", seq: 6, field: "usd", asked: 9, given: 2},
-        {type: "endpoint_asked", seq: 7, host: "h", port: 1, allowed: false},
+        {type: "endpoint_asked", seq: 7, host: "h", port: 1, allowed: false, reason: "r"},
         {type: "of_the_future", seq: 8}, {type: "run_ended", seq: 9, result: {status: "completed", value: "done"}},
       ];
-      const text = (item) => item.blocks?.map((block) => block.text).join("|") ?? item.result?.[0]?.text ?? "";
+      const text = (item) =>
+        item.blocks?.map((block) => block.text).join("|") ?? item.result?.[0]?.text ?? item.text ?? "";
       const shape = (end) => transcriptOf(events.slice(0, end)).items.map((each) =>
-        [each.kind, each.role ?? each.tool ?? each.type ?? "", text(each)]);
+        [each.kind, each.role ?? each.tool ?? "", text(each)]);
       const {endpoints, rights} = transcriptOf(events);
       return {early: shape(3), whole: shape(99), denied: endpoints.get("h:1").denied, rights: rights.length};
     }""")
@@ -176,8 +246,8 @@ async def test_a_transcript_joins_calls_with_their_answers_at_every_event(module
         ["message", "human", "Why?"],
         ["message", "ai", "hm|I look"],
         ["call", "Read", "whole text"],
-        ["note", "clamped", ""],
-        ["note", "endpoint_asked", ""],
+        ["note", "", "The limit usd was set to 2, not 9: the run above has no more"],
+        ["note", "", "Was denied h:1: r"],
         ["end", "", ""],
     ]
     assert (result["denied"], result["rights"]) == (1, 1)

@@ -28,13 +28,25 @@ async def add_run(folder: pathlib.Path) -> None:
 
 
 async def test_a_folder_without_runs_says_how_to_begin(page: Page, problems: Problems) -> None:
-    """The page of a folder that has no journal yet shows a command, and then the first run without a reload."""
+    """The page of a folder that has no journal yet shows a command, and then the first run without a reload.
+
+    Its link works once, and the next one comes by Enter. A tab that was opened by it may be loaded again.
+    """
     problems.expect("Failed to load resource")
     with short_folder() as folder:
         async with ui("--dir", str(folder)) as shown:
             await page.goto(shown.link)
             await page.get_by_text("ramet ask").wait_for()
             assert await page.get_by_role("alert").count() == 0
+            other = await page.context.new_page()
+            await other.goto(shown.link)
+            await other.get_by_role("alert").get_by_text("this link was used already").wait_for()
+            await shown.print_link()
+            await other.goto(shown.link)
+            await other.get_by_text("ramet ask").wait_for()
+            await other.close()
+            await page.reload()
+            await page.get_by_text("ramet ask").wait_for()
             (folder / "jobs.py").write_text(JOBS)
             command = [sys.executable, "-m", "ramet", "run", "--quiet", "jobs.py:note", '"seen"']
             run = await asyncio.create_subprocess_exec(*command, cwd=folder, stdout=asyncio.subprocess.PIPE)

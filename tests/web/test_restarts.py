@@ -58,7 +58,7 @@ async def test_a_question_from_before_the_kill_of_its_server_is_answered(page: P
                 team = await client.create_team({"agents": 1}, name="red")
                 writer = await client.spawn_agent("red", "writer", "slow", WRITES, key=team.key)
                 turn = Reader(client, writer, PROMPT)
-                await page.goto(page_server.link)
+                await page.goto(page_server.new_link())
                 await page.get_by_role("link", name="Inbox 1").click()
                 card = page.get_by_role("article", name="Question")
                 await card.get_by_text("Write").first.wait_for()
@@ -71,7 +71,7 @@ async def test_a_question_from_before_the_kill_of_its_server_is_answered(page: P
                 await page.get_by_role("alert").first.wait_for(state="hidden")
                 assert [each.id for each in await client.kernel.approvals()] == [question.id]
                 await card.get_by_placeholder("Reason").fill("it is harmless")
-                await card.get_by_role("button", name="Allow").click()
+                await card.get_by_role("button", name="Allow", exact=True).click()
                 await page.get_by_text("Nothing waits for a person.").wait_for()
                 await page.get_by_role("region", name="Receipts").get_by_role("listitem").wait_for()
                 await page.get_by_role("link", name="Trees").click()

@@ -44,7 +44,7 @@ async def test_a_schedule_is_triggered_a_tree_kept_and_an_agent_interrupted(page
             turn = Reader(client, counter, counting(3, 2, wait_folder))
             await eventually(lambda: (wait_folder / "asked-0").exists())
 
-            await page.goto(page_server.link)
+            await page.goto(page_server.new_link())
             await page.get_by_role("link", name="Schedules").click()
             button = page.get_by_role("button", name="Trigger")
             assert "requested" in await confirm(page, button, "Trigger")

@@ -308,9 +308,16 @@ def _add_control(add: Add) -> None:
         ("approve", "approve a call of a run, or raise the limit where it waits"),
         ("deny", "deny a call of a run, or refuse its request at a limit"),
     ):
-        each = add(verb, f"ID [--reason TEXT] {WHERE}", summary, anywhere=True)
+        for_run = "[--for-run] " if verb == "approve" else ""
+        each = add(verb, f"ID {for_run}[--reason TEXT] {WHERE}", summary, anywhere=True)
         each.add_argument("id", type=parse_name, metavar="ID", help="the approval (see ramet approvals)")
         each.add_argument("--reason", default="", metavar="TEXT", help="the reason")
+        if for_run:
+            each.add_argument(
+                "--for-run",
+                action="store_true",
+                help="also allow later calls of this run: those that ramet approvals lists below --for-run",
+            )
 
 
 def _add_amounts(parser: argparse.ArgumentParser) -> None:

@@ -52,11 +52,20 @@ class Unknown(RametError, LookupError):
 
 
 class MissingExtra(RametError, ImportError):
-    """A package that this feature needs is not installed; the message holds the line that installs it."""
+    """A package that this feature needs is not installed; the message holds the line that installs it.
 
-    def __init__(self, feature: str, extra: str) -> None:
+    `command` is that line, for this installation of ramet: `ramet.disk.installation.missing_extra` knows it.
+    """
+
+    def __init__(self, feature: str, extra: str, command: str | None = None) -> None:
         self.feature, self.extra = feature, extra
-        super().__init__(f"{feature} needs an extra package; install it with: pip install 'ramet[{extra}]'")
+        command = command or self.command_from_index(extra)
+        super().__init__(f"{feature} needs the extra {extra!r}; install it with: {command}")
+
+    @staticmethod
+    def command_from_index(extra: str) -> str:
+        """Return the command that installs an extra of a ramet that came from a package index."""
+        return f"pip install 'ramet[{extra}]'"
 
 
 class BudgetExceeded(RametError):

@@ -334,6 +334,7 @@ class ApprovalAsked(Event, frozen=True, kw_only=True, tag="approval_asked"):
     tool: str
     question: str
     args: dict[str, Any] = {}
+    for_run: str = ""  #: later calls of the run that the same answer can allow; "": none
 
 
 class ApprovalAnswered(Event, frozen=True, kw_only=True, tag="approval_answered"):
@@ -342,6 +343,7 @@ class ApprovalAnswered(Event, frozen=True, kw_only=True, tag="approval_answered"
     approval_id: str
     allowed: bool
     reason: str = ""
+    for_run: bool = False  #: it also allows the later calls of the run that its question names
 
 
 class IntentionRecorded(Event, frozen=True, kw_only=True, tag="intention_recorded"):

@@ -210,8 +210,12 @@ async def approve(
     question: str,
     args: dict[str, Any],
     check: Callable[[str], object] | None = None,
+    can_be_for_run: bool = False,
 ) -> Approval:
-    """Ask a person for an approval; only an explicit yes allows the call. No text can be asked for."""
+    """Ask a person for an approval; only an explicit yes allows the call. No text can be asked for.
+
+    The host decides by itself whether an answer can be for the whole run.
+    """
     call = current_call.get()
     call_id = call.call_id if call is not None else None
     shown_args = args if len(msgspec.json.encode(sanitize(args))) <= MAX_SHOWN else {}  # The host has them, too.

@@ -33,13 +33,14 @@ from ramet.core.outcome import NO_USAGE, Usage
 from ramet.core.replay.paused_limits import PausedLimit, describe_pause
 from ramet.core.replay.run_replay import RunReplay
 from ramet.host.argument_preview import MAX_TEXT, preview, shorten
+from ramet.host.run_grants import RunGrants, describe_grant
 from ramet.spawn.limits.limit_answers import LimitAnswers, LimitEntry
 from ramet.tools.context import CurrentCall, ToolUseContext, current_call
 from ramet.tools.decisions import Approval
 
 DEADLINE_S = 600.0
 #: Recorded reasons that name the decider, and contain nothing that a model could follow.
-BY_HOOK, BY_APPROVER = "by a hook", "by the approver"
+BY_HOOK, BY_APPROVER, BY_GRANT = "by a hook", "by the approver", "by an earlier answer for this run"
 APPROVER_FAILED = "the approver failed"
 WITHDRAWN = "its asker waits no more"
 
@@ -64,6 +65,7 @@ class Pending:
     kind: str = "question"  #: or limit
     limit: PausedLimit | None = None  #: where it waits, and what an approval adds
     usage: Usage = NO_USAGE  #: of the run and all runs below it, so far
+    for_run: str = ""  #: later calls of the run that the same answer can allow; "": none
 
 
 class ApprovalAnswer(NamedTuple):
@@ -119,6 +121,7 @@ class Inbox:
         "_approver",
         "_clock",
         "_close_reason",
+        "_grants",
         "_is_unattended",
         "_mint",
         "_pending_entries",
@@ -151,6 +154,7 @@ class Inbox:
         self._restored_entries: dict[str, _RestoredEntry] = {}  #: not asked here yet
         self._used_ids: set[str] = set()  #: ids: an answer is valid for one question, even if call ids are reused
         self._recording_ids: set[str] = set()  #: ids: the answer is being recorded
+        self._grants = RunGrants()
         self._close_reason: str | None = None
         self.held_messages: HeldMessages | None = None  #: of other sessions to the root; None: there are none
         self.limits: LimitAnswers | None = None  #: of the tree; None: the inbox has questions only
@@ -171,8 +175,11 @@ class Inbox:
         question = next((each.run for each in self.pending if each.id == approval_id), None)
         return question if question is not None or self.limits is None else self.limits.find_run(approval_id)
 
-    def answer(self, approval_id: str, allowed: bool, reason: str = "") -> None:
+    def answer(self, approval_id: str, allowed: bool, reason: str = "", *, for_run: bool = False) -> None:
         """Answer one question, or raise a limit by what its entry says; denied, the requests there are refused.
+
+        With `for_run`, the answer also allows the later calls of the run that the entry names in its `for_run`.
+        Raises InvalidValue if it names none, or for a denial.
 
         Raises Unknown if the question is not (or no longer) pending: a second answer changes nothing. A limit that was
         raised by this id is not raised again. Raises BudgetExceeded if the scope above a limit has not that much free.
@@ -182,6 +189,10 @@ class Inbox:
         """
         if not isinstance(allowed, bool):
             raise InvalidValue("allowed", allowed, "True or False")
+        if not isinstance(for_run, bool) or (for_run and not allowed):
+            raise InvalidValue("for_run", for_run, "True or False, and True only with allowed")
+        if for_run:
+            self._check_for_run(approval_id)
         pending = self._pending_entries.get(approval_id)
         if pending is not None and allowed and pending.check is not None:
             pending.check(reason)  # Otherwise the question stays.
@@ -196,7 +207,12 @@ class Inbox:
             return self.limits.approve(approval_id) if allowed else self.limits.deny(approval_id, reason)
         if question is None:
             raise Unknown("approval", str(approval_id), tuple(each.id for each in self.pending))
-        question.emit(ApprovalAnswered, approval_id=approval_id, allowed=allowed, reason=reason[:MAX_TEXT])
+        question.emit(
+            ApprovalAnswered, approval_id=approval_id, allowed=allowed, reason=reason[:MAX_TEXT], for_run=for_run
+        )
+        if for_run:
+            entry = question.entry
+            self._grants.add(entry.run, entry.tool, entry.question, entry.args)
         self._recording_ids.add(approval_id)
         question.future.set_result(ApprovalAnswer(allowed, reason))
 
@@ -218,6 +234,8 @@ class Inbox:
         `still_waits` returns whether the question of a call is still to be asked; `emit` records an event of the run.
         """
         self._used_ids.update(replay.past_approvals)
+        for grant in replay.grants:
+            self._grants.add(RunId(grant.run), grant.tool, grant.question, grant.args)
         for question in replay.approvals.values():
             call = CallId(question.call_id or "")
             if not call or question.at is None:
@@ -233,6 +251,7 @@ class Inbox:
                 args=question.args,
                 asked_at=question.at,
                 deadline=self._deadline(question.at),
+                for_run=question.for_run,
             )
             future = asyncio.get_running_loop().create_future()
             recorded = replay.approval_answers.get(entry.id)
@@ -256,10 +275,12 @@ class Inbox:
         question: str,
         args: dict[str, Any],
         check: CheckAnswer | None = None,
+        can_be_for_run: bool = False,
     ) -> Approval:
         """Return an approval only if a PermissionRequest hook, the approver or a person approves before the deadline.
 
         A denial has the reason that was given for it. With `check`, an approval has a text, too: what a person wrote.
+        With `can_be_for_run`, an answer that a person gave for the whole run counts, and this one may be given so.
 
         Raises Aborted if the run is stopped; the question then leaves the inbox. So it does if this is cancelled.
         """
@@ -271,10 +292,13 @@ class Inbox:
         if restored_entry is not None and restored_entry.answer is not None:
             del self._restored_entries[approval_id]
             return _approval(restored_entry.answer)
-        decision = await self._decided_at_once(context, tool, question, args)
+        can_be_for_run = can_be_for_run and call is not None and check is None
+        is_granted = can_be_for_run and self._grants.covers(context.run.id, tool, question, args)
+        decision = await self._decided_at_once(context, tool, question, args, is_granted=is_granted)
         restored_entry = self._restored_entries.pop(approval_id, None)
         if restored_entry is None:
-            entry = self._entry(approval_id, context, tool, question, args)
+            for_run = describe_grant(tool, question, args) if can_be_for_run else ""
+            entry = self._entry(approval_id, context, tool, question, args, for_run)
             future: asyncio.Future[ApprovalAnswer] = asyncio.get_running_loop().create_future()
         else:
             entry, future = restored_entry.entry, restored_entry.future
@@ -289,6 +313,7 @@ class Inbox:
                     tool=entry.tool,
                     question=entry.question,
                     args=entry.args,
+                    for_run=entry.for_run,
                     call_id=call.call_id if call is not None else None,
                 )
             answer = future.result() if future.done() else decision or await self._wait(context, entry, future)
@@ -305,7 +330,14 @@ class Inbox:
                     ApprovalAnswered, approval_id=entry.id, allowed=answer.is_allowed, reason=answer.reason[:MAX_TEXT]
                 )
 
-    def _entry(self, id: str, context: ToolUseContext, tool: str, question: str, args: dict[str, Any]) -> Pending:
+    def _check_for_run(self, approval_id: str) -> None:
+        entry = next((each for each in self.pending if each.id == approval_id), None)
+        if entry is not None and not entry.for_run:
+            raise InvalidValue("for_run", True, "False: this can be allowed only once")
+
+    def _entry(
+        self, id: str, context: ToolUseContext, tool: str, question: str, args: dict[str, Any], for_run: str
+    ) -> Pending:
         now = self._clock.now()
         return Pending(
             id=id,
@@ -318,6 +350,7 @@ class Inbox:
             args=preview(args),
             asked_at=now,
             deadline=self._deadline(now),
+            for_run=for_run,
         )
 
     def _deadline(self, asked_at: datetime) -> datetime | None:
@@ -350,9 +383,9 @@ class Inbox:
         )
 
     async def _decided_at_once(
-        self, context: ToolUseContext, tool: str, question: str, args: dict[str, Any]
+        self, context: ToolUseContext, tool: str, question: str, args: dict[str, Any], *, is_granted: bool
     ) -> ApprovalAnswer | None:
-        """Return a decision that needs no waiting: closed inbox, hook, unattended.
+        """Return a decision that needs no waiting: closed inbox, hook, an earlier answer for the run, unattended.
 
         Return None if a person or approver decides.
         """
@@ -364,6 +397,8 @@ class Inbox:
                 return ApprovalAnswer(decision.verdict == "allow", decision.reason or BY_HOOK)
         if self._close_reason is not None:
             return ApprovalAnswer(False, self._close_reason)
+        if is_granted:
+            return ApprovalAnswer(True, BY_GRANT)
         if self._is_unattended and self._approver is None:
             return ApprovalAnswer(False, "no person is available to answer")
         return None

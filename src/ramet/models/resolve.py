@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 from langchain_core.language_models import BaseChatModel
 
 from ramet.core.errors import InvalidValue, MissingExtra, ModelFailed, Unknown
+from ramet.disk.installation import missing_extra
 from ramet.models import retries
 
 MAX_NAME: Final = 256
@@ -163,7 +164,7 @@ def _import_class(feature: str, entry: Provider) -> type[BaseChatModel]:
         if error.name is None or error.name.partition(".")[0] != package:
             raise  # it is installed, but one of its dependencies is not: that error says more
         if entry.extra is not None:
-            raise MissingExtra(feature, entry.extra) from None
+            raise missing_extra(feature, entry.extra) from None
         raise MissingPackage(feature, package.replace("_", "-")) from None
     return cast("type[BaseChatModel]", getattr(module, entry.cls))
 

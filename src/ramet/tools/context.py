@@ -192,10 +192,12 @@ class Approve(Protocol):
         question: str,
         args: dict[str, Any],
         check: Callable[[str], object] | None = None,
+        can_be_for_run: bool = False,
     ) -> Awaitable[Approval]:
-        """Return an approval only if a person approved before the deadline.
+        """Return an approval only if a person approved before the deadline, or earlier for the whole run.
 
-        With `check`, which raises InvalidValue, a person has to answer with a text, which is its reason.
+        With `check`, which raises InvalidValue, a person has to answer with a text, which is its reason. With
+        `can_be_for_run`, a person may allow later calls of the run, too, about which the same is asked.
         """
 
 

@@ -235,7 +235,9 @@ async def _ask_person(context: ToolUseContext, tool: BaseTool, call: ToolCall, q
         return _refuse(context, call, "Denied: there is no approver", status="denied")
     token = current_call.set(CurrentCall(context, CallId(call["id"] or ""), StepId("")))  # the asking run
     try:
-        approved = await context.approve(context, tool=tool.name, question=question, args=call["args"])
+        approved = await context.approve(
+            context, tool=tool.name, question=question, args=call["args"], can_be_for_run=True
+        )
     finally:
         current_call.reset(token)
     if not approved:

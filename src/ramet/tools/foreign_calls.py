@@ -67,7 +67,7 @@ async def _ask_person(context: ToolUseContext, call_id: CallId, tool: str, args:
         raise Denied(tool, "there is no approver")
     token = current_call.set(CurrentCall(context, call_id, StepId("")))  # the asking run
     try:
-        approved = await context.approve(context, tool=tool, question=question, args=args)
+        approved = await context.approve(context, tool=tool, question=question, args=args, can_be_for_run=True)
     finally:
         current_call.reset(token)
     if not approved:

@@ -45,6 +45,8 @@ def narrow_decision(
         if dont_ask is not None:
             reason = f"{decision.reason}, and {dont_ask.source} says dontAsk"
             return decision._replace(verdict="deny", reason=reason)
+        if ruling.verdict == "ask" and ruling.reason != decision.reason:  # An answer to one question is none to both.
+            return decision._replace(reason="; ".join(filter(None, (decision.reason, ruling.reason))))
         return decision
     return decision._replace(verdict="ask", reason=ruling.reason) if ruling.verdict == "ask" else decision
 

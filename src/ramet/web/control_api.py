@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -58,7 +59,7 @@ def _keep(run: str, data: bytes) -> socket.Request:
 
 def _answer(approval: str, data: bytes) -> socket.Request:
     answer = _body(AnswerApproval, data)
-    return socket.Answer(approval=approval, allowed=answer.allowed, reason=answer.reason)
+    return socket.Answer(approval=approval, allowed=answer.allowed, reason=answer.reason, for_run=answer.for_run)
 
 
 _ACTS: Final[tuple[tuple[Endpoint[Any], Build], ...]] = (
@@ -109,3 +110,22 @@ async def answer_act(folder: Path, scope: Scope, receive: Receive, send: Send) -
         raise Refusal(_STATUS_BY_ERROR.get(refusal.kind, HTTPStatus.CONFLICT), str(refusal)) from None
     has_answer = target.endpoint.answers is not type(None)
     await (responses.json(outcome) if has_answer else Response(status_code=204))(scope, receive, send)
+
+
+@cache
+def _server_routes() -> Routes[frozenset[str]]:
+    methods: dict[str, set[str]] = {}
+    for each in vars(endpoints).values():
+        if isinstance(each, Endpoint):
+            methods.setdefault(each.path, set()).add(each.method)
+    return Routes({path: frozenset(names) for path, names in methods.items()})
+
+
+def check_route(scope: Scope) -> None:
+    """Check that a server has the path and the method of a request. Raises Refusal."""
+    route = _server_routes().find(scope["raw_path"].decode("latin-1"))
+    if route is None:
+        raise Refusal(HTTPStatus.NOT_FOUND, "the API has no such path")
+    if scope["method"] not in route.target:
+        allow = {"allow": ", ".join(sorted(route.target))}
+        raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, f"{scope['method']!a} is not possible here", allow)

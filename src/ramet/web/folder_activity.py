@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from ramet.host.control.run_queries import NoJournal, journal_in, kernel_of
+from ramet.host.control.run_queries import NO_SAMPLES, NoJournal, SandboxUsage, journal_in, kernel_of
 from ramet.host.control.socket import ControlledTrees, NoKernel, Refused, send_request
 
 FRESH_S: Final = 0.1
@@ -60,6 +60,17 @@ class FolderActivity:
     def streaming(self) -> Mapping[str, datetime]:
         """Return the times of the newest parts of replies that stream, by run."""
         return self._streaming
+
+    def samples(self) -> Mapping[str, SandboxUsage]:
+        """Return nothing: the kernel is another process, and does not measure."""
+        return NO_SAMPLES
+
+    async def measure(self) -> Collection[str]:
+        """Measure nothing."""
+        return ()
+
+    def clear_samples(self) -> None:
+        """Do nothing."""
 
     def agent_paths(self) -> Mapping[str, str]:
         """Return nothing: only a server has agents with paths."""

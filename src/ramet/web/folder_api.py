@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
+import stat
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from http import HTTPStatus
@@ -18,7 +20,7 @@ from ramet.disk.state_folder import state_folder
 from ramet.host.control.run_queries import NoJournal, journal_in
 from ramet.services.http import endpoints
 from ramet.services.http.responses import Refusal
-from ramet.web.control_api import ActTarget, answer_act, target_of
+from ramet.web.control_api import ActTarget, answer_act, check_route, target_of
 from ramet.web.folder_activity import FolderActivity
 from ramet.web.forwarding_api import ForwardingApi
 from ramet.web.started_kernel import StartedKernel
@@ -42,7 +44,7 @@ class FolderApi:
         self._socket = state_folder(folder) / SOCKET
         self._server = ForwardingApi(str(self._socket))
         self._activity = FolderActivity(folder)
-        self._journal_api: JournalApi | None = None
+        self._journal_api: JournalApi | None = None  #: of the views that are open
         self._kernel = StartedKernel(folder, on_start)
         self._views: JournalViews | None = None
         self._opening = asyncio.Lock()
@@ -51,10 +53,16 @@ class FolderApi:
     async def __aenter__(self) -> Self:
         await self._stack.enter_async_context(self._server)
         self._stack.push_async_callback(self._kernel.stop)
+        self._stack.push_async_callback(self._close_views)
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
+
+    @property
+    def open_streams(self) -> int:
+        """The number of streams that are read from the journal."""
+        return self._journal_api.open_streams if self._journal_api is not None else 0
 
     async def has_kernel(self) -> bool:
         """Return whether a kernel is at work."""
@@ -69,6 +77,7 @@ class FolderApi:
                 return await self._resume(target.name, scope, receive, send)
             if target is not None and target.endpoint is not endpoints.KEEP_RUN:
                 raise Refusal(HTTPStatus.CONFLICT, await self._advice(target))
+            check_route(scope)
             await self._kernel.serve(self._is_served)
         if self._has_server():
             await self._server(scope, receive, send)
@@ -90,14 +99,22 @@ class FolderApi:
         from ramet.web.journal_views import JournalViews
 
         async with self._opening:
-            self._journal_api = self._journal_api or JournalApi()
             try:
                 if self._views is None or journal_in(self._folder).stat().st_ino != self._views.inode:
+                    await self._close_views()  # Its readers ask again, and get the new ones.
                     views = JournalViews(self._folder, self._activity)
-                    self._views = await self._stack.enter_async_context(views)
+                    await views.__aenter__()
+                    self._views, self._journal_api = views, JournalApi()
             except (NoJournal, FileNotFoundError):
                 raise Refusal(HTTPStatus.NOT_FOUND, f"no run was recorded in {self.name} yet") from None
             return self._views
+
+    async def _close_views(self) -> None:
+        """Close the journal that is open, if there is one, and break off the streams of it."""
+        views, api, self._views, self._journal_api = self._views, self._journal_api, None, None
+        if views is not None and api is not None:
+            api.close()
+            await views.__aexit__()
 
     async def _resume(self, run: str, scope: Scope, receive: Receive, send: Send) -> None:
         """Continue the tree of an interrupted run in a kernel of its own. Raises Refusal, Unknown."""
@@ -124,7 +141,13 @@ class FolderApi:
         return self._has_server()
 
     def _has_server(self) -> bool:
-        """Return whether a server listens at the folder's socket."""
+        """Return whether a server of this user listens at the folder's socket, which is no link to another one."""
+        try:
+            status = self._socket.lstat()
+        except OSError:
+            return False
+        if not stat.S_ISSOCK(status.st_mode) or status.st_uid != os.geteuid():
+            return False
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             probe.setblocking(False)
             try:

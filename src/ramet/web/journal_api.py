@@ -48,6 +48,10 @@ async def _tree(call: _Call) -> Any:
     return await call.views.runs.tree(call.path("run"), query_of(call.request, Paging))
 
 
+async def _diff(call: _Call) -> Any:
+    return await call.views.diffs.get(call.path("run"))
+
+
 async def _events(call: _Call) -> Any:
     options, run = query_of(call.request, EventOptions), call.path("run")
     options.after = resume_position(call.request, options.after)
@@ -77,6 +81,22 @@ async def _session(call: _Call) -> Any:
     return await call.views.sessions.get(call.path("session"), query_of(call.request, Newest).last)
 
 
+async def _kernels(call: _Call) -> Any:
+    return call.views.kernels()
+
+
+async def _boards(call: _Call) -> Any:
+    return await call.views.boards.page(query_of(call.request, Paging))
+
+
+async def _board(call: _Call) -> Any:
+    return await call.views.boards.get(call.path("board"))
+
+
+async def _keys(call: _Call) -> Any:
+    return await call.views.keys.page(query_of(call.request, Paging))
+
+
 async def _passages(call: _Call) -> Any:
     return await call.views.gates.list_events(query_of(call.request, PassageFilter))
 
@@ -85,6 +105,7 @@ _HANDLERS: Final[tuple[tuple[Endpoint[Any], Handle], ...]] = (
     (endpoints.LIST_RUNS, _runs),
     (endpoints.GET_RUN, _run),
     (endpoints.RUN_TREE, _tree),
+    (endpoints.RUN_DIFF, _diff),
     (endpoints.RUN_EVENTS, _events),
     (endpoints.CHANGES, _changes),
     (endpoints.LIST_APPROVALS, _approvals),
@@ -92,6 +113,10 @@ _HANDLERS: Final[tuple[tuple[Endpoint[Any], Handle], ...]] = (
     (endpoints.LIST_SESSIONS, _sessions),
     (endpoints.GET_SESSION, _session),
     (endpoints.PASSAGES, _passages),
+    (endpoints.LIST_KERNELS, _kernels),
+    (endpoints.LIST_BOARDS, _boards),
+    (endpoints.GET_BOARD, _board),
+    (endpoints.LIST_KEYS, _keys),
 )
 _ROUTES: Final = Routes[Handle]({endpoint.path: handle for endpoint, handle in _HANDLERS})
 
@@ -101,6 +126,15 @@ class JournalApi:
 
     def __init__(self) -> None:
         self._streams = Streams()
+
+    @property
+    def open_streams(self) -> int:
+        """The number of streams that are open."""
+        return len(self._streams)
+
+    def close(self) -> None:
+        """Break off the streams, so that their readers ask again."""
+        self._streams.move()
 
     async def answer(self, views: JournalViews, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a GET request from the views of a journal. Raises Refusal, RametError."""

@@ -14,13 +14,17 @@ from ramet.core.errors import DamagedTree, Unknown
 from ramet.core.replay.paused_limits import describe_pause, recorded_pauses
 from ramet.core.replay.replay import TreeReplay
 from ramet.host.control.operator import OperatorControl
-from ramet.host.control.run_queries import JournalReader, journal_in
+from ramet.host.control.run_queries import JournalReader, journal_in, kernel_of
 from ramet.host.control.schedules import ScheduleTable
 from ramet.host.control.socket import ListPauses, NoKernel, Refused, send_request
 from ramet.host.schedules.view import view_now
 from ramet.services.operator.change_feed import ChangeFeed, ChangeMessage, parse_cursor
 from ramet.services.operator.changes import ChangeOptions
 from ramet.services.operator.contract import Approval, ApprovalPage, Paging, SchedulePage
+from ramet.services.operator.records.board_views import BoardViews
+from ramet.services.operator.records.diffs import DiffViews
+from ramet.services.operator.records.key_list import KeyViews
+from ramet.services.operator.records.record_rows import KernelList, KernelRow
 from ramet.services.operator.runs import RunViews, checked_limit
 from ramet.services.operator.safety import GateViews
 from ramet.services.operator.service import paginate
@@ -41,8 +45,10 @@ class JournalViews:
         self.store = SqliteStore(self.path, read_only=True)
         steering = OperatorControl((), self.store)  # No run is in this process.
         self.runs = RunViews(self, steering, activity.is_elsewhere)
+        self.diffs = DiffViews(self.runs, steering, folder)
         self.sessions = SessionViews(self, folder, activity.is_elsewhere)
         self.gates = GateViews(self)
+        self.boards, self.keys = BoardViews(self), KeyViews(self, lambda: datetime.now(UTC))
         self._feed = ChangeFeed(lambda: self.store, activity)
 
     @property
@@ -56,6 +62,13 @@ class JournalViews:
 
     async def __aexit__(self, *_: object) -> None:
         await self.store.close()
+
+    def kernels(self) -> KernelList:
+        """Return the kernel of the folder, by its process, if one is at work."""
+        if (pid := kernel_of(self.path)) is None:
+            return KernelList([])
+        name, trees = f"process {pid}", len(self.activity.living)
+        return KernelList([KernelRow(name=name, epoch=0, address="", is_alive=True, trees=trees)])
 
     async def changes(self, options: ChangeOptions) -> AsyncGenerator[ChangeMessage, None]:
         """Return the messages about changes of all runs, or of a run and all below it. Raises Unknown, InvalidValue."""
@@ -128,6 +141,7 @@ def _questions(replay: TreeReplay) -> list[Approval]:
             asked_at=each.at or _EARLY,
             deadline=None,
             usage=run.subtree,
+            for_run=each.for_run,
         )
         for run in replay.runs.values()
         for id, each in (*run.approvals.items(), *(() if run.is_over else run.held_messages.items()))

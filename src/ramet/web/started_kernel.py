@@ -1,6 +1,6 @@
 """The kernel that a page starts for a folder without one, because a person acts: a child process.
 
-It is `ramet serve`, or `ramet resume` of the run that is to go on.
+It is `ramet serve`, or `ramet resume` of the run that is to go on. It ends with this process, also if that is killed.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class StartedKernel:
             await self._end()
             # No module of the current folder, which may be anyone's, is imported. Its output would not fit in here.
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "ramet", *words),
-                stdin=asyncio.subprocess.DEVNULL,
+                *(sys.executable, "-P", "-m", "ramet.web.kernel_child", *words),
+                stdin=asyncio.subprocess.PIPE,  # Its end tells the kernel that this process is gone.
                 stdout=asyncio.subprocess.DEVNULL,
                 cwd=self._folder,
             )

@@ -12,6 +12,8 @@ from typing import Final
 
 from starlette.responses import Response
 
+from ramet.web.script_text import served_script
+
 FOLDER: Final = pathlib.Path(__file__).parent / "static"
 #: The types of files that are served. Other files, such as licences, are in the wheel only.
 MEDIA_TYPES: Final[Mapping[str, str]] = {
@@ -22,6 +24,7 @@ MEDIA_TYPES: Final[Mapping[str, str]] = {
     ".png": "image/png",
 }
 INDEX: Final = "index.html"
+VENDOR: Final = "vendor"  #: the folder of libraries of others, which are served byte for byte
 #: No inline script or style, no other origin, no frame, no form.
 CONTENT_SECURITY_POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data:; "
@@ -65,7 +68,9 @@ def static_files(folder: pathlib.Path = FOLDER) -> Mapping[str, StaticFile]:
     files = dict[str, StaticFile]()
     for path in sorted(folder.rglob("*")):
         if path.is_file() and (media_type := MEDIA_TYPES.get(path.suffix)) is not None:
-            content = path.read_bytes()
+            name, content = path.relative_to(folder).as_posix(), path.read_bytes()
+            if path.suffix == ".mjs" and not name.startswith(f"{VENDOR}/"):
+                content = served_script(content.decode()).encode()
             etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
-            files[path.relative_to(folder).as_posix()] = StaticFile(content, media_type, etag)
+            files[name] = StaticFile(content, media_type, etag)
     return files

@@ -20,10 +20,12 @@ from ramet.services.http.sockets import tcp_listener
 from ramet.services.version import ramet_version
 from ramet.web.browser_checks import AllowedHosts, check_host, check_origin
 from ramet.web.forwarding_api import checked_path
+from ramet.web.link_codes import HINT, LinkCodes, PageSession
 from ramet.web.page import ROOT, About, answer_page, is_page, page_key, refuse_key, with_security_headers
 from ramet.web.page_token import PageToken
 
 HOST: Final = "127.0.0.1"
+SESSION: Final = f"{ROOT}/session"  #: exchanges the code of a link for the token
 HEAD_BYTES: Final = 32 * 1024  #: of the path and all headers
 _BOUNDS: Final = Bounds(connections=1_000)
 
@@ -39,9 +41,9 @@ class PageApi(Protocol):
 
 
 class UiServer:
-    """The server of one page, between `async with`. `link` is the way in, with the token.
+    """The server of one page, between `async with`. A link of `new_link` is the way in, once.
 
-    After `idle_minutes` without a request the token ends, and `on_new_link` is called; 0 means no end. With
+    After `idle_minutes` without a request the token ends, and `on_end` is called; 0 means no end. With
     `read_only`, the API takes no method but GET. `names` are further hosts of its address.
     """
 
@@ -54,18 +56,28 @@ class UiServer:
         read_only: bool = False,
         idle_minutes: int = 0,
         names: Collection[str] = (),
-        on_new_link: Callable[[], None] = lambda: None,
+        on_end: Callable[[], None] = lambda: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api, self._dir, self._port = api, dir, port
         self._read_only, self._idle_minutes = read_only, idle_minutes
         self._names = frozenset(names)
-        self._token = PageToken(idle_minutes * 60.0, now, on_new_link)
+        self._token = PageToken(idle_minutes * 60.0, now, on_end)
+        self._codes = LinkCodes(now)
+
+    def new_link(self) -> str:
+        """Return an address of the page that works once, with a code in the fragment, which browsers send nowhere."""
+        return f"{self.address}#code={self._codes.issue()}"
 
     @property
-    def link(self) -> str:
-        """The address of the page, with its token in the fragment, which browsers send to no server."""
-        return f"http://{HOST}:{self.port}{ROOT}/#token={self._token.text}"
+    def address(self) -> str:
+        """The address of the page, without a way in."""
+        return f"http://{HOST}:{self.port}{ROOT}/"
+
+    @property
+    def token(self) -> str:
+        """The token that a page has instead of a code."""
+        return self._token.text
 
     async def __aenter__(self) -> Self:
         """Listen. Raises InvalidValue for a port that is in use, and MissingExtra."""
@@ -89,7 +101,7 @@ class UiServer:
     def authorize(self, key: str) -> None:
         """Check the token of a page. Raises Refusal."""
         if not self._token.is_valid(key):
-            raise refuse_key("this token is not valid: it is wrong, or it has ended; use the link that ramet ui prints")
+            raise refuse_key(f"this token is not valid: it is wrong, or it has ended; {HINT}")
 
     async def about(self) -> About:
         """Describe this server."""
@@ -115,6 +127,15 @@ class UiServer:
         headers = Headers(scope=scope)
         if sum(len(name) + len(value) for name, value in headers.raw) + len(scope["raw_path"]) > HEAD_BYTES:
             raise Refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"headers are at most {HEAD_BYTES} bytes")
+        if scope["path"] == SESSION:
+            check_host(headers, self._hosts)
+            check_origin(headers, self._hosts)
+            if scope["method"] != "POST":
+                raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "POST is possible here", {"allow": "POST"})
+            self._codes.use(page_key(scope))  # Not in a body: nobody without a key can make this server wait for one.
+            with self._token.use():
+                await responses.json(PageSession(self._token.text))(scope, receive, send)
+            return
         if is_page(scope["path"]):
             await (await answer_page(scope, self, self._hosts))(scope, receive, send)
             return

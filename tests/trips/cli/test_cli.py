@@ -150,7 +150,7 @@ async def test_the_exit_status_shows_the_outcome(
     ("line", "stdin", "status", "message"),
     [
         (["ask", "x", "--model", "nope:x"], b"", 2, "ramet: unknown model provider 'nope'; known: "),
-        (["ask", "x", "--model", "google_genai:gemini-3"], b"", 1, "pip install 'ramet[google]'"),
+        (["ask", "x", "--model", "google_genai:gemini-3"], b"", 1, "pip install 'langchain-google-genai<5"),
         (["ask", "x", "--model", "openai:gpt-5.4-mini"], b"", 1, "ramet: "),
         (["ask", "x", "--agent", "nobody"], b"", 2, "ramet: unknown agent type 'nobody'; known: claude-code, codex, "),
         (["ask", "x", "--transcripts", "/proc/nowhere"], b"", 2, "ramet: --transcripts: '/proc/nowhere' is not"),

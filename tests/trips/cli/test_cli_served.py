@@ -163,6 +163,7 @@ async def test_runs_are_controlled_alike_through_folder_and_server(served_folder
         "kind": "question",
         "limit": None,
         "usage": question["usage"],
+        "for_run": "Write with any arguments",
     }
     assert question["usage"]["model_calls"] >= 1
 
@@ -187,6 +188,12 @@ async def test_runs_are_controlled_alike_through_folder_and_server(served_folder
     assert (stop_result.status, stop_result.out) == (0, "stopped main\n")
     assert (await second.result()).status == "cancelled"
     assert (nothing.out, nothing.err) == ("", "no call waits for an approval\n")
+
+    third = await served_folder.lead()
+    (other,) = _json(await served_folder.on(source, "approvals", "--json"))
+    allowed = await served_folder.on(source, "approve", other["id"], "--for-run")
+    assert allowed.out == f"{other['id']} is allowed, and so are later calls like it of this run\n"
+    assert (await third.result()).status == "completed"
 
 
 @pytest.mark.parametrize("source", ["folder", "socket"])

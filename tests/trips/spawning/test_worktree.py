@@ -10,10 +10,12 @@ import pytest
 from langchain_core.messages import ToolMessage
 
 from ramet.agent.definition import Agent
-from ramet.core.errors import MailRefused
+from ramet.core.errors import Gone, MailRefused
 from ramet.core.events import RunEnded, RunSpawned, TurnEnded
 from ramet.core.outcome import Status
+from ramet.core.replay.replay import TreeReplay
 from ramet.host.runtime import AgentRuntime
+from ramet.host.sandbox.run_diff import diff_of
 from ramet.host.session import Session
 from ramet.host.trees.project import Project
 from ramet.models.scripted.dialogue import Script
@@ -80,6 +82,30 @@ async def test_a_child_edits_its_own_worktree(repo: Path) -> None:
     assert not (repo / "new.txt").exists()
     assert git(repo, "status", "--porcelain") == ""
     assert report == f"edited\n\nIt left changes in: {path}"
+
+
+async def test_the_diff_of_a_child_in_a_worktree(repo: Path) -> None:
+    """The diff is that of the kept worktree, then of its branch; without both it is gone."""
+    model = ScriptedModel(
+        {"EDIT-IT": [EDIT, "edited"], "": [specialist_call("EDIT-IT", "editor", isolation="worktree"), "ok"]}
+    )
+    async with Session(model, workspace_tools(), cwd=repo) as session:
+        await session.ask("Go.")
+        replay = TreeReplay()
+        for each in session_events(session):
+            replay.apply(each)
+    (child,) = (each for each in replay.runs.values() if each.spawn_event.parent)
+    place = child.spawn_event.birth["worktree"]
+
+    kept = await diff_of(replay, child.id, repo)
+    assert [(each.path, each.change, each.lines_added) for each in kept.files] == [("new.txt", "added", 1)]
+    git(Path(place["path"]), "add", "new.txt")
+    git(Path(place["path"]), "commit", "-q", "-m", "new")
+    git(repo, "worktree", "remove", "--force", place["path"])
+    assert (await diff_of(replay, child.id, repo)) == kept
+    git(repo, "branch", "-q", "-D", place["branch"])
+    with pytest.raises(Gone, match="no longer there"):
+        await diff_of(replay, child.id, repo)
 
 
 async def test_a_worktree_without_changes_is_removed(repo: Path) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from ramet import AgentRuntime, Session
 from ramet.core.errors import Damaged, InvalidValue, RametError, Unknown
-from ramet.host.board.board import KIND, Board, boards
-from ramet.host.board.document import MAX_TASKS
+from ramet.host.board.board import Board, boards
+from ramet.host.board.document import KIND, MAX_TASKS
 from ramet.models.scripted.dialogue import Call
 from ramet.models.scripted.model import ScriptedModel
 from ramet.store.memory import MemoryStore

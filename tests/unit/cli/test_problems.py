@@ -9,7 +9,7 @@ import pytest
 from ramet.cli.errors import report
 from ramet.core.errors import Bug, InvalidValue, MissingExtra, RametError, Unknown
 
-INSTALL = "ramet: openai needs an extra package; install it with: pip install 'ramet[openai]'\n"
+INSTALL = "ramet: openai needs the extra 'openai'; install it with: pip install 'ramet[openai]'\n"
 
 
 @pytest.mark.parametrize(

@@ -110,5 +110,6 @@ def test_a_missing_extra_package_is_reported_in_one_line(tmp_path: Path, missing
 
     assert (process_result.returncode, process_result.stdout) == (1, "")
     assert process_result.stderr == (
-        "ramet: serving over HTTP needs an extra package; install it with: pip install 'ramet[server]'\n"
+        "ramet: serving over HTTP needs the extra 'server'; install it with: pip install 'httptools>=0.6' "
+        "'httpx2>=2.16' 'packaging>=24' 'starlette>=1' 'uvicorn>=0.40'\n"
     )

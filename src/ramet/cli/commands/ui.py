@@ -20,7 +20,9 @@ from ramet.cli.render.sanitize import one_line
 from ramet.cli.signals import Interrupts
 from ramet.cli.sources.choose import SERVER
 from ramet.cli.sources.server import key_in
-from ramet.core.errors import InvalidValue, MissingExtra
+from ramet.cli.terminal_lines import InputLines
+from ramet.core.errors import InvalidValue
+from ramet.disk.installation import missing_extra
 from ramet.wire.authority import checked_authority
 
 try:
@@ -30,7 +32,7 @@ try:
 except ModuleNotFoundError as missing:
     if missing.name is None or not missing.name.startswith("starlette"):
         raise
-    raise MissingExtra("the page", "server") from None
+    raise missing_extra("the page", "server") from None
 
 
 async def ui(options: Namespace) -> int:
@@ -51,14 +53,15 @@ async def ui(options: Namespace) -> int:
             read_only=options.read_only,
             idle_minutes=options.idle,
             names=names,
-            on_new_link=lambda: _print(f"logged out, since no request came for {options.idle} min: {server.link}"),
+            on_end=lambda: _print(f"logged out, since no request came for {options.idle} min: {server.new_link()}"),
         )
         stack.enter_context(Interrupts(stop, lambda: None))
         await stack.enter_async_context(server)
         mode = " read-only" if options.read_only else ""
-        _print(f"ramet shows {api.name}{mode} at {server.link}")
+        _print(f"ramet shows {api.name}{mode} at {server.new_link()}")
+        stack.enter_context(InputLines(lambda: _print(f"another link, which works once: {server.new_link()}")))
         if options.browser and _has_browser():
-            stack.enter_context(_browser(server.link))
+            stack.enter_context(_browser(server.new_link()))
         await stopping.wait()
     return 0
 

@@ -25,7 +25,7 @@ async def approvals(options: Namespace) -> int:
         for each in questions:
             print(msgspec.json.encode(each).decode())
         return report_damage(errors)
-    columns = ("ID", "KIND", "PATH", "STATE", "COST", "TOOL", "QUESTION", "ARGUMENTS OR COMMAND")
+    columns = ("ID", "KIND", "PATH", "STATE", "COST", "TOOL", "QUESTION", "ARGUMENTS OR COMMAND", "--for-run")
     print_table(columns, [_line(each) for each in questions])
     hint = "ramet approve ID, or ramet deny ID" if questions else "no call waits for an approval"
     if any(each.state == INTERRUPTED for each in questions):
@@ -44,6 +44,7 @@ def _line(question: Question) -> tuple[str, ...]:
         one_line(question.tool, 40) or "-",
         one_line(question.question, 200),
         format_arguments(question.args) if question.limit is None else one_line(question.limit.command, 200),
+        one_line(question.for_run, 200) or "-",
     )
 
 

@@ -30,7 +30,8 @@ async def run_control_command(options: Namespace) -> int:
             case "raise":
                 outcome = await source.raise_limits(options.id, required_amounts(options), options.key or "")
             case verb:
-                outcome = await source.answer(options.id, verb == "approve", options.reason)
+                is_for_run = verb == "approve" and options.for_run
+                outcome = await source.answer(options.id, verb == "approve", options.reason, for_run=is_for_run)
     if options.json:
         print(json.dumps(outcome, ensure_ascii=True))
     else:
@@ -51,4 +52,5 @@ def _lines(options: Namespace, outcome: dict[str, Any]) -> list[str]:
             limits = ", ".join(f"{name} {value:g}" for name, value in outcome["limits"].items() if name != "at_limit")
             return [f"the limits of {options.id} are now {limits}"]
         case verb:
-            return [f"{options.id} is {'allowed' if verb == 'approve' else 'not allowed'}"]
+            later = ", and so are later calls like it of this run" if outcome.get("for_run") else ""
+            return [f"{options.id} is {'allowed' if verb == 'approve' else 'not allowed'}{later}"]

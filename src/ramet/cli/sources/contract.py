@@ -55,6 +55,7 @@ class Question(Struct, frozen=True, kw_only=True):
     kind: str = "question"  #: or limit
     limit: PausedLimit | None = None  #: where the run waits, and what an approval adds
     usage: Usage = NO_USAGE  #: of the run and all runs below it, so far
+    for_run: str = ""  #: later calls of the run that `ramet approve --for-run` also allows; "": none
 
 
 class Source(Protocol):
@@ -139,8 +140,8 @@ class Source(Protocol):
     async def read_file(self, run: str, path: str) -> bytes:
         """Return the content of a file of a running run, by its path in the run's workspace."""
 
-    async def answer(self, approval: str, allowed: bool, reason: str) -> dict[str, Any]:
-        """Answer a question; return its id as `approval`, and the `allowed` decision."""
+    async def answer(self, approval: str, allowed: bool, reason: str, *, for_run: bool = False) -> dict[str, Any]:
+        """Answer a question, or all like it of its run; return its id as `approval`, and the decision."""
 
     async def keep(self, run: str, on: bool) -> dict[str, Any]:
         """Keep the tree of a run regardless of its age, or stop keeping it; return `tree` and `kept`."""

@@ -164,9 +164,9 @@ class LocalSource:
         sockets: dict[str, str] = await self._ask(FindPorts(run=run), run)
         return sockets
 
-    async def answer(self, approval: str, allowed: bool, reason: str) -> dict[str, Any]:
+    async def answer(self, approval: str, allowed: bool, reason: str, *, for_run: bool = False) -> dict[str, Any]:
         try:
-            return await self._ask(Answer(approval=approval, allowed=allowed, reason=reason))
+            return await self._ask(Answer(approval=approval, allowed=allowed, reason=reason, for_run=for_run))
         except (NoKernel, Unknown):
             question = next((each for each in await self._recorded_questions() if each.id == approval), None)
             if question is None or question.state != INTERRUPTED:

@@ -77,6 +77,7 @@ def open_questions(replay: TreeReplay, state: str = WAITING) -> list[DatedQuesti
                 args=approval.args,
                 state=state,
                 usage=run.subtree,
+                for_run=approval.for_run,
             ),
         )
         for run in replay.runs.values()

@@ -121,9 +121,9 @@ class ServerSource:
     async def read_file(self, run: str, path: str) -> bytes:
         return await self._kernel.read_file(run, path)
 
-    async def answer(self, approval: str, allowed: bool, reason: str) -> dict[str, Any]:
-        await self._kernel.answer(approval, allowed, reason)
-        return {"approval": approval, "allowed": allowed}
+    async def answer(self, approval: str, allowed: bool, reason: str, *, for_run: bool = False) -> dict[str, Any]:
+        await self._kernel.answer(approval, allowed, reason, for_run=for_run)
+        return {"approval": approval, "allowed": allowed} | ({"for_run": True} if for_run else {})
 
     async def keep(self, run: str, on: bool) -> dict[str, Any]:
         reply = await self._kernel.keep(run, on)

@@ -287,6 +287,8 @@ class TreeReplay:
                 question = run.approvals.get(event.approval_id)
                 if question is not None and question.tool == EXIT_PLAN_MODE:
                     run.is_plan_approved |= event.allowed
+                if question is not None and question.for_run and event.allowed and event.for_run:
+                    run.grants.append(question)
                 if question is not None and question.call_id:  # Its call has not run yet and needs the answer.
                     run.approval_answers[event.approval_id] = event
                 else:

@@ -135,6 +135,7 @@ class RunReplay:
     approval_answers: dict[str, ApprovalAnswered] = field(
         default_factory=dict
     )  #: the answers to these questions that came
+    grants: list[ApprovalAsked] = field(default_factory=list)  #: questions that were answered for the whole run
     held_messages: dict[str, ApprovalAsked] = field(default_factory=dict)  #: of other sessions, without an answer
     answered_messages: list[str] = field(default_factory=list)  #: ids of held messages that were answered
     past_approvals: list[str] = field(default_factory=list)  #: ids of questions about calls that were answered

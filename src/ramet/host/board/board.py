@@ -14,6 +14,7 @@ import msgspec
 
 from ramet.core.errors import Conflict, InvalidValue, Unknown
 from ramet.host.board.document import (
+    KIND,
     MAX_BOARD,
     MAX_TASKS,
     BoardDocument,
@@ -35,7 +36,6 @@ from ramet.store.contract import Store
 from ramet.store.memory import MemoryStore
 from ramet.tools.agents.board import Owner, Task, TaskRefused
 
-KIND = "task"
 _PAGE = 1_000
 
 T = TypeVar("T")

@@ -11,6 +11,7 @@ from ramet.core.arguments import is_unicode
 from ramet.core.errors import Damaged, InvalidValue, Unknown
 from ramet.tools.agents.board import Owner, Status, Task, TaskRefused
 
+KIND = "task"  #: of the documents of boards
 VERSION = 1
 MAX_TASKS = 1_000
 MAX_SUBJECT = 200

@@ -19,6 +19,7 @@ PAUSES_PAGE = 200  #: entries in one answer, which has a limit of bytes
 if TYPE_CHECKING:
     from ramet.host.approvals import Inbox, Pending
     from ramet.host.trees.manager import Trees
+    from ramet.isolation.contract import Sandbox
     from ramet.spawn.handle import Handle
     from ramet.store.contract import Store
     from ramet.tools.run_info import PauseReceipt, StopReceipt
@@ -34,6 +35,21 @@ class OperatorControl:
     def trees(self) -> list[str]:
         """Return the ids of the roots of all open trees."""
         return [root for runtime in list(self._runtimes) for root in runtime.open_trees()]
+
+    def count_living(self) -> int:
+        """Return the number of the runs of all open trees that have not ended."""
+        opened = [each for runtime in list(self._runtimes) for each in runtime.open_trees().values()]
+        return sum(1 for each in opened for _ in each.tree.register.living())
+
+    def sandboxes(self) -> dict[str, Sandbox]:
+        """Return the current processes of the living runs of all open trees, by run, except frozen ones."""
+        opened = [each for runtime in list(self._runtimes) for each in runtime.open_trees().values()]
+        living = [run for each in opened for run in each.tree.register.living()]
+        return {
+            run.info.id: run.sandbox.current
+            for run in living
+            if run.sandbox.current is not None and not run.sandbox.is_frozen
+        }
 
     def find(self, run: str) -> Handle:
         """Return a handle on a run. Raises Unknown for a run that is not active here, and has not just ended."""
@@ -126,7 +142,7 @@ class OperatorControl:
         page = entries[start : start + PAUSES_PAGE]
         return {"pauses": page, "more": page[-1].id if entries[start + PAUSES_PAGE :] else ""}
 
-    async def answer(self, approval: str, allowed: bool, reason: str) -> None:
+    async def answer(self, approval: str, allowed: bool, reason: str, *, for_run: bool = False) -> None:
         """Answer a question for a person, or raise a limit by what its entry says, and record that.
 
         Raises Unknown for a question that is not (or no longer) pending, StoreFailed, and like `Inbox.answer`.
@@ -136,7 +152,7 @@ class OperatorControl:
             raise Unknown("approval", approval, tuple(each.id for each in self.approvals()))
         inbox, run = inboxes[0]
         handle = self.find(run)
-        inbox.answer(approval, allowed, reason)
+        inbox.answer(approval, allowed, reason, for_run=for_run)
         await handle.run.context.wait_persisted()
 
     async def _check_ownership(self, run: str) -> None:

@@ -13,7 +13,7 @@ import pathlib
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from datetime import datetime
 from types import MappingProxyType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -35,6 +35,7 @@ from ramet.store.sqlite.database_lock import is_locked
 from ramet.store.sqlite.store import SqliteStore
 
 EMPTY: Final[Mapping[str, datetime]] = MappingProxyType({})
+NO_SAMPLES: Final[Mapping[str, SandboxUsage]] = MappingProxyType({})
 INTERRUPTED = "interrupted"  #: active, in a process that has ended
 PATIENCE_S = 2.0  #: wait for a kernel that is stopped or blocked: then the recorded state is used
 LOOK_S = 1.0  #: interval at which a follower of a journal checks that its kernel still exists
@@ -66,8 +67,15 @@ class RunSandbox(Struct, frozen=True, kw_only=True, omit_defaults=True):
     backend: str
     level: str
     memory_limit_mb: int | float | None = None
-    memory_mb: float | None = None  #: that it uses, as far as it is known: while the process is frozen
-    cpu_s: float | None = None  #: that it used, as far as it is known
+    memory_mb: float | None = None  #: that it uses, while it is frozen, or the feed of changes is read
+    cpu_s: float | None = None  #: that it has used, while the feed of changes is read
+
+
+class SandboxUsage(NamedTuple):
+    """The memory and the processor time of a process, as they were measured."""
+
+    memory_mb: float
+    cpu_s: float
 
 
 class RunRow(Struct, frozen=True, kw_only=True):
@@ -265,17 +273,30 @@ class JournalReader:
         return self._live_roots is None or root in self._live_roots
 
 
-def rows_of(replay: TreeReplay, *, is_active: bool, streaming: Mapping[str, datetime] = EMPTY) -> list[RunRow]:
+def rows_of(
+    replay: TreeReplay,
+    *,
+    is_active: bool,
+    streaming: Mapping[str, datetime] = EMPTY,
+    samples: Mapping[str, SandboxUsage] = NO_SAMPLES,
+) -> list[RunRow]:
     """Return a row for every run of a tree; `is_active` states whether a kernel has the tree active.
 
-    `streaming` are the times of the newest parts of replies, by run.
+    `streaming` are the times of the newest parts of replies, and `samples` the measurements of processes, by run.
     """
     children: dict[str, list[str]] = {}
     reserved = ReservedAmounts(replay.runs).update_all()
     for run in replay.runs.values():
         children.setdefault(run.spawn_event.parent or "", []).append(run.id)
     return [
-        row_of(run, reserved, tuple(children.get(run.id, ())), is_active=is_active, streaming=streaming)
+        row_of(
+            run,
+            reserved,
+            tuple(children.get(run.id, ())),
+            is_active=is_active,
+            streaming=streaming,
+            sample=samples.get(run.id),
+        )
         for run in replay.runs.values()
     ]
 
@@ -290,6 +311,7 @@ def row_of(
     *,
     is_active: bool,
     streaming: Mapping[str, datetime] = EMPTY,
+    sample: SandboxUsage | None = None,
     kind: type[R] = RunRow,  # type: ignore[assignment]  # the default of R
 ) -> R:
     """Return the row of a run, of a kind of rows; otherwise as `rows_of`."""
@@ -330,16 +352,19 @@ def row_of(
             for each in run.reported_agents.values()
         ),
         limits=reserved.limits(run),
-        sandbox=_sandbox_of(run, is_active),
+        sandbox=_sandbox_of(run, sample if is_active and not run.is_over else None, is_active),
     )
 
 
-def _sandbox_of(run: RunReplay, is_active: bool) -> RunSandbox | None:
+def _sandbox_of(run: RunReplay, sample: SandboxUsage | None, is_active: bool) -> RunSandbox | None:
     if run.placement is None:
         return None
     backend, level, limit_mb = run.placement
-    frozen_mb = run.frozen_mb if is_active else None
-    return RunSandbox(backend=backend, level=level, memory_limit_mb=limit_mb, memory_mb=frozen_mb)
+    memory_mb = run.frozen_mb if is_active else None
+    if memory_mb is None and sample is not None:
+        memory_mb = sample.memory_mb
+    cpu_s = None if sample is None else sample.cpu_s
+    return RunSandbox(backend=backend, level=level, memory_limit_mb=limit_mb, memory_mb=memory_mb, cpu_s=cpu_s)
 
 
 async def journal_reader(working_dir: pathlib.Path) -> JournalReader:

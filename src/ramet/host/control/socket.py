@@ -111,6 +111,7 @@ class Answer(Struct, frozen=True, kw_only=True, tag="answer", forbid_unknown_fie
     approval: str
     allowed: bool
     reason: str = ""
+    for_run: bool = False  #: it also allows the later calls that the question names
 
 
 Request = (
@@ -250,9 +251,9 @@ class ControlSocket:
                 return {name: str(path) for name, path in sockets.items()}
             case ListPauses(after=after):
                 return self._operator.pauses(after)
-            case Answer(approval=approval, allowed=allowed, reason=reason):
-                await self._operator.answer(approval, allowed, reason)
-                return {"approval": approval, "allowed": allowed}
+            case Answer(approval=approval, allowed=allowed, reason=reason, for_run=for_run):
+                await self._operator.answer(approval, allowed, reason, for_run=for_run)
+                return {"approval": approval, "allowed": allowed} | ({"for_run": True} if for_run else {})
             case SessionMessage():
                 return await self._receive(request)
             case Keep(run=run, on=on):

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ramet.core.errors import MissingExtra
+from ramet.disk.installation import missing_extra
 from ramet.models.wires.contract import RefusalKind, RequestRefused, Wire
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Connections:
             try:
                 import httpx2
             except ImportError:
-                raise MissingExtra("forwarding the model requests of a program", "server") from None
+                raise missing_extra("forwarding the model requests of a program", "server") from None
             self._client = httpx2.AsyncClient(
                 follow_redirects=False,
                 timeout=httpx2.Timeout(connect=CONNECT_S, write=WRITE_S, read=READ_S, pool=None),

@@ -7,8 +7,8 @@ import importlib
 import importlib.util
 from pathlib import Path
 
-from ramet.core.errors import MissingExtra
 from ramet.core.mcp.server_entry import McpServer
+from ramet.disk.installation import missing_extra
 from ramet.host.mcp.logins.login_store import LoginStore
 from ramet.tools.mcp.connection_port import OwnedConnection, SendMessage, ServerRights
 
@@ -22,7 +22,7 @@ class SdkClient:
     def check(self) -> None:
         """Raise MissingExtra if the package is not installed."""
         if importlib.util.find_spec("mcp") is None:
-            raise MissingExtra("an agent with MCP servers", "mcp")
+            raise missing_extra("an agent with MCP servers", "mcp")
 
     async def open(self, server: McpServer, send: SendMessage, rights: ServerRights) -> OwnedConnection:
         """Return a connection to a server, which nobody owns yet. Raises MissingExtra."""

@@ -123,11 +123,12 @@ class Git:
         at_repository: bool = False,
         shows_tree: bool = True,
         write: Iterable[pathlib.Path] = (),
+        read: Iterable[pathlib.Path] = (),
     ) -> Done:
         """Run commands in a checkout, or in its repository without any working tree, up to the first that fails.
 
         Without `shows_tree` a sandbox does not show the working tree: for commands that do not read it. `write` are
-        folders outside the repository that the commands write to.
+        folders outside the repository that the commands write to, `read` further ones that they read.
 
         Raises NoWorktree if the commands cannot be confined, Aborted if they are stopped; when this returns or raises,
         no process of them is left.
@@ -158,7 +159,7 @@ class Git:
             cpu_s=int(self.timeout_s) + 10,
             file_bytes=self.file_bytes,
             write=(repository.folder, *(_open_identity(checkout, each).folder for each in write)),
-            read=(*user.files, *((str(checkout.top),) if is_shown else ())),
+            read=(*user.files, *((str(checkout.top),) if is_shown else ()), *map(str, read)),
             execute=user_settings.program_folders(
                 program, self._environ, avoided_folders=[checkout.top, checkout.main, *write]
             ),

@@ -95,8 +95,12 @@ def lay_out(
     example: str,
     shallow: str,
     objects_of: Checkout | None = None,
+    like: pathlib.Path | None = None,
 ) -> Checkout:
-    """Write the files of an empty repository with ids like `example`; it belongs to whoever owns what it borrows."""
+    """Write the files of an empty repository with ids like `example`.
+
+    It belongs to whoever owns `like`, by default the repository that it borrows objects of.
+    """
     is_sha256 = len(example) == 64
     for name in ("objects/info", "objects/pack", "refs/heads", "refs/tags"):
         (git_dir / name).mkdir(parents=True)
@@ -107,7 +111,7 @@ def lay_out(
         (git_dir / "shallow").write_text(shallow)
     if objects_of is not None:
         (git_dir / "objects" / "info" / "alternates").write_text(f"{objects_of.common_dir / 'objects'}\n")
-        give_like(git_dir, objects_of.common_dir)
+        give_like(git_dir, objects_of.common_dir if like is None else like)
     return Checkout(top, pathlib.Path(), git_dir, git_dir, True)
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ramet.core.errors import InvalidValue, MissingExtra
+from ramet.core.errors import InvalidValue
+from ramet.disk.installation import missing_extra
 from ramet.disk.regular_files import read_regular
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def make(names: Sequence[str], folder: Path | None = None) -> ServerIdentity:
         from cryptography.hazmat.primitives.serialization import load_pem_private_key
         from cryptography.x509 import load_pem_x509_certificate
     except ImportError:
-        raise MissingExtra("a certificate of the kernel's own", "kubernetes") from None
+        raise missing_extra("a certificate of the kernel's own", "kubernetes") from None
     if not names:
         raise InvalidValue("names", names, "the names or addresses by which machines reach the kernel")
     authority_file = folder / "authority.pem" if folder is not None else None

@@ -99,6 +99,13 @@ class Dialogue:
         self._steps_taken = 0
         self._failure_counts: Counter[tuple[str, int, str]] = Counter()
 
+    @property
+    def steps_left(self) -> int | None:
+        """The number of steps of a list that no request has taken; None for a mapping or a function."""
+        if callable(self._script) or isinstance(self._script, Mapping):
+            return None
+        return max(0, len(self._script) - self._steps_taken)
+
     def next_step(self, messages: Sequence[BaseMessage]) -> ResolvedStep:
         """Return the step that answers this request. Raises ModelFailed, with the step, if the script has ended."""
         if callable(self._script):
@@ -137,9 +144,9 @@ def _step(steps: Sequence[Step], index: int, label: str) -> Step:
 
 
 def _resolve(step: Step, messages: Sequence[BaseMessage]) -> ReplyStep:
-    while callable(step):
+    while callable(step) and not isinstance(step, str):  # The `text` of a message is a str that can be called.
         step = step(list(messages))
-    return step
+    return str(step) if isinstance(step, str) else step
 
 
 def _index_after(steps: Sequence[Step], replies: int) -> int:

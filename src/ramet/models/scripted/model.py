@@ -57,6 +57,11 @@ class ScriptedModel(BaseChatModel):
         return self._requests
 
     @property
+    def steps_left(self) -> int | None:
+        """The number of steps of a script that is a list which no request has taken; None for any other script."""
+        return self._dialogue.steps_left
+
+    @property
     def _llm_type(self) -> str:
         return "scripted"
 

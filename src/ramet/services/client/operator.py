@@ -36,11 +36,13 @@ from ramet.services.operator.contract import (
     PausedRuns,
     PlainAgent,
     RecipeRow,
+    RunDiff,
     ShownSession,
     StatePage,
     StateVersions,
     Stopped,
 )
+from ramet.services.operator.records.record_rows import BoardRow, BoardTask, KernelRow, KeyRow
 
 T = TypeVar("T")
 
@@ -199,6 +201,13 @@ class OperatorClient:
         """
         return await self._transport.call(endpoints.RUN_FILE, id, path=path)
 
+    async def diff(self, id: str) -> RunDiff:
+        """Return what a run changed in its worktree or clone since the commit that it began at.
+
+        Raises Unknown, and Gone if the run has no copy of a repository, or if its copy cannot be read.
+        """
+        return await self._transport.call(endpoints.RUN_DIFF, id)
+
     async def read_blob(self, id: str, name: str) -> bytes:
         """Return bytes that a message of the tree of a run names by their hash, such as an image.
 
@@ -239,13 +248,33 @@ class OperatorClient:
         """Return the questions of all agents, and the runs at limits, that wait for a person, oldest first."""
         return await self._all(endpoints.LIST_APPROVALS, lambda page: page.approvals)
 
-    async def answer(self, approval: str, allowed: bool, reason: str = "") -> None:
+    async def answer(self, approval: str, allowed: bool, reason: str = "", *, for_run: bool = False) -> None:
         """Answer a question, once; an approved limit is raised by the amount of its entry, a denied request refused.
+
+        With `for_run`, an approval also allows the later calls of the run that the question names in its `for_run`.
 
         Raises Unknown if the question does not wait, or no longer waits, BudgetExceeded if the run above a limit has
         not enough.
         """
-        await self._transport.call(endpoints.ANSWER_APPROVAL, approval, allowed=allowed, reason=reason)
+        await self._transport.call(endpoints.ANSWER_APPROVAL, approval, allowed=allowed, reason=reason, for_run=for_run)
+
+    # ---- records
+
+    async def kernels(self) -> Sequence[KernelRow]:
+        """Return the kernels of the server's store, with what those that answer have at work."""
+        return (await self._transport.call(endpoints.LIST_KERNELS)).kernels
+
+    async def boards(self) -> Sequence[BoardRow]:
+        """Return all boards, without their tasks."""
+        return await self._all(endpoints.LIST_BOARDS, lambda page: page.boards)
+
+    async def board(self, name: str) -> Sequence[BoardTask]:
+        """Return the tasks of a board. Raises Unknown."""
+        return (await self._transport.call(endpoints.GET_BOARD, name)).tasks
+
+    async def keys(self) -> Sequence[KeyRow]:
+        """Return what each valid key opens, without the keys."""
+        return await self._all(endpoints.LIST_KEYS, lambda page: page.keys)
 
     # ---- schedules
 

@@ -13,7 +13,8 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from ramet.core.errors import InvalidValue, MissingExtra, ProtocolError
+from ramet.core.errors import InvalidValue, ProtocolError
+from ramet.disk.installation import missing_extra
 from ramet.services.http.endpoints import Endpoint
 from ramet.services.idempotency.attempts import HEADER
 from ramet.services.idempotency.attempts import checked_key as checked_idempotency_key
@@ -137,5 +138,5 @@ def http() -> Any:
     try:
         import httpx2
     except ImportError:
-        raise MissingExtra("a client of a server", "server") from None
+        raise missing_extra("a client of a server", "server") from None
     return httpx2

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope, Send
 
-from ramet.core.errors import MissingExtra
+from ramet.disk.installation import missing_extra
 from ramet.services.cluster.auth import FROM, PASS
 from ramet.services.errors import BodyTooLarge
 from ramet.services.http.request import JSON_BYTES
@@ -115,7 +115,7 @@ class Forwarder:
         try:
             import httpx2
         except ImportError:
-            raise MissingExtra("several kernels", "server") from None
+            raise missing_extra("several kernels", "server") from None
         self._httpx: Any = httpx2
         self._transports: dict[str, Any] = {}
         self.transport_error: type[Exception] = httpx2.TransportError

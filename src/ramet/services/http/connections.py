@@ -12,7 +12,7 @@ import resource
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from ramet.core.errors import MissingExtra
+from ramet.disk.installation import missing_extra
 from ramet.services.http.sockets import Listener
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class HttpServer:
             from uvicorn import Config
             from uvicorn.server import ServerState
         except ImportError:
-            raise MissingExtra("serving over HTTP", "server") from None
+            raise missing_extra("serving over HTTP", "server") from None
         self.listener, self._bounds = listener, _limit_connections(bounds or Bounds())
         self._config = Config(
             app,

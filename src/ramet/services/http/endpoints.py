@@ -60,6 +60,7 @@ from ramet.services.operator.contract import (
     RecipeFilter,
     RecipePage,
     RemovedSession,
+    RunDiff,
     RunFilter,
     RunPage,
     SchedulePage,
@@ -76,6 +77,7 @@ from ramet.services.operator.contract import (
     WhichFile,
     WhichVersion,
 )
+from ramet.services.operator.records.record_rows import BoardPage, KernelList, KeyPage, ShownBoard
 from ramet.services.packaging.contract import BundleInfo, CreateImage, ImageInfo, Job
 
 T = TypeVar("T")
@@ -140,6 +142,7 @@ RAISE_LIMITS = Endpoint("raise_limits", "POST", "/v1/runs/{run}/limits", RaisedL
 PAUSE_RUN = Endpoint("pause_run", "POST", "/v1/runs/{run}/pause", PausedRuns, takes=PauseRun)
 RESUME_RUN = Endpoint("resume_run", "POST", "/v1/runs/{run}/resume", NoneType)
 RUN_FILE = Endpoint("run_file", "GET", "/v1/runs/{run}/file", bytes, query=WhichFile)
+RUN_DIFF = Endpoint("run_diff", "GET", "/v1/runs/{run}/diff", RunDiff)
 RUN_BLOB = Endpoint("run_blob", "GET", "/v1/runs/{run}/blobs/{blob}", bytes)
 KEEP_RUN = Endpoint("keep_run", "POST", "/v1/runs/{run}/keep", KeptTree, takes=KeepTree)
 LIST_APPROVALS = Endpoint("list_approvals", "GET", "/v1/approvals", ApprovalPage, query=Paging)
@@ -152,6 +155,13 @@ GET_POLICY = Endpoint("get_policy", "GET", "/v1/safety/policies/{policy}", GateP
 PUT_POLICY = Endpoint("put_policy", "POST", "/v1/safety/policies/{policy}", GatePolicy, takes=PutGatePolicy)
 PASSAGES = Endpoint("passages", "GET", "/v1/safety/passages", PassagePage, query=PassageFilter)
 FOLLOW_PASSAGES = Endpoint("follow_passages", "GET", "/v1/safety/passages/follow", NoneType, query=PassageFilter)
+
+# ---- records
+
+LIST_KERNELS = Endpoint("list_kernels", "GET", "/v1/kernels", KernelList)
+LIST_BOARDS = Endpoint("list_boards", "GET", "/v1/boards", BoardPage, query=Paging)
+GET_BOARD = Endpoint("get_board", "GET", "/v1/boards/{board}", ShownBoard)
+LIST_KEYS = Endpoint("list_keys", "GET", "/v1/keys", KeyPage, query=Paging)
 
 # ---- schedules
 

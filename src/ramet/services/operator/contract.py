@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
@@ -78,6 +78,29 @@ class RemovedSession(Struct, kw_only=True):
 
     session: str
     root: str
+
+
+class ChangedFile(Struct, kw_only=True):
+    """A file that a run changed, and its numbers of new and of missing lines; null for a binary or large file."""
+
+    path: str
+    change: Literal["added", "changed", "removed"]
+    lines_added: int | None
+    lines_removed: int | None
+
+
+class RunDiff(Struct, kw_only=True):
+    """The changes of a run in its worktree or clone since the commit `base`, up to limits.
+
+    Ignored files do not count. Repositories inside the copy are named, and not compared.
+    """
+
+    base: str
+    files: Sequence[ChangedFile]
+    files_left_out: int
+    patch: str
+    is_cut: bool  #: the patch is longer
+    repositories_left_out: Sequence[str]
 
 
 class EventOptions(BaseRequest):
@@ -188,6 +211,7 @@ class Approval(Struct, kw_only=True):
     kind: str = "question"  #: or limit
     limit: PausedLimit | None = None  #: where the run waits, and what an approval adds to that limit
     usage: Usage = NO_USAGE
+    for_run: str = ""  #: later calls of the run that an answer with `for_run` also allows; "": it is for one call only
 
 
 class ApprovalPage(Struct, kw_only=True):
@@ -198,10 +222,14 @@ class ApprovalPage(Struct, kw_only=True):
 
 
 class AnswerApproval(BaseRequest):
-    """Answer a question of an agent, or let a run at a limit go on (or not)."""
+    """Answer a question of an agent, or let a run at a limit go on (or not).
+
+    With `for_run`, an approval also allows the later calls of this run that the question names in its `for_run`.
+    """
 
     allowed: bool
     reason: str = ""
+    for_run: bool = False
 
 
 class PlainAgent(BaseRequest):

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Iterator, Mapping
+from collections.abc import Awaitable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
@@ -21,6 +21,7 @@ from typing import Protocol
 import msgspec
 
 from ramet.core.errors import DamagedTree, RametError
+from ramet.host.control.run_queries import SandboxUsage
 from ramet.host.journal.journal import TREES
 from ramet.host.journal.ttl import lifetimes_of
 from ramet.services.operator.tree_rows import PAGE, TreeRows
@@ -28,6 +29,7 @@ from ramet.store.contract import Store, StoredEvent
 
 _log = logging.getLogger("ramet.services")
 TICK_S = 0.05  #: the shortest time between two reads of the journal
+SAMPLE_S = 2.0  #: seconds between measurements of processes
 CHECK_S = 1.0  #: seconds between searches for changes that no event reports
 LIST_S = 10.0  #: seconds between searches for trees that were removed
 OWNERS = 20  #: trees of other kernels whose owners are checked at a time
@@ -49,6 +51,15 @@ class Activity(Protocol):
 
     def agent_paths(self) -> Mapping[str, str]:
         """Return the paths of the server's agents, by the roots of their trees."""
+
+    def samples(self) -> Mapping[str, SandboxUsage]:
+        """Return the newest measurements of processes here, by run."""
+
+    def measure(self) -> Awaitable[Collection[str]]:
+        """Measure some processes again; return the runs whose measurement changed."""
+
+    def clear_samples(self) -> None:
+        """Forget all measurements."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,6 +93,7 @@ class LiveRows:
         self._ended_at: dict[str, float] = {}  #: roots of trees that have ended, by the loop's clock
         self._tree_count = 0
         self._following: asyncio.Task[None] | None = None
+        self._sampling: asyncio.Task[None] | None = None
         self._checked_owners = 0  #: position among the trees that are not active here
         self._kernels_changed = False
         self._streaming: dict[str, datetime] = {}
@@ -91,12 +103,15 @@ class LiveRows:
     def start(self) -> None:
         """Begin to follow the journal."""
         self._following = asyncio.create_task(self._follow(), name="ramet change feed")
+        self._sampling = asyncio.create_task(self._sample(), name="ramet sandbox samples")
 
     async def stop(self) -> None:
         """End, and wait for the end; idempotent."""
-        if self._following is not None:
-            self._following.cancel()
-            await asyncio.wait({self._following})
+        tasks = {each for each in (self._following, self._sampling) if each is not None}
+        for each in tasks:
+            each.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
 
     async def wait_loaded(self) -> None:
         """Wait until every open tree has its entries. Raises StoreFailed."""
@@ -119,7 +134,8 @@ class LiveRows:
     def row(self, entry: RunEntry) -> bytes:
         """Return the row of a run as JSON, as it is now."""
         if entry.row is None:
-            entry.row = msgspec.json.encode(entry.tree.row(entry.run, self._streaming.get(entry.run)))
+            sample = self._activity.samples().get(entry.run)
+            entry.row = msgspec.json.encode(entry.tree.row(entry.run, self._streaming.get(entry.run), sample))
         return entry.row
 
     async def read_tree(self, root: str) -> tuple[TreeRows, dict[str, int]] | None:
@@ -181,6 +197,20 @@ class LiveRows:
             unsubscribe()
             self._loaded.set()
             self._publish()
+
+    async def _sample(self) -> None:
+        """Measure processes from time to time, until this is cancelled."""
+        await self._loaded.wait()
+        try:
+            while True:
+                changed = [run for run in await self._activity.measure() if run in self.entries]
+                for run in changed:
+                    self._mark(self.entries[run].tree, run, self.cursor + 1)
+                if changed:
+                    self._publish()
+                await asyncio.sleep(SAMPLE_S)
+        finally:
+            self._activity.clear_samples()
 
     async def _load(self) -> None:
         self.cursor = await self.store.head()  # Read before the trees, so that no event is missed.

@@ -14,7 +14,7 @@ from ramet.core.errors import DamagedTree, InvalidValue, Unknown
 from ramet.core.events import MailPushed, RunEnded, RunResumed, RunSpawned, StateChanged, TurnStarted
 from ramet.core.replay.replay import TreeReplay
 from ramet.host.control.operator import OperatorControl
-from ramet.host.control.run_queries import LOOK_S, RunRow, rows_of
+from ramet.host.control.run_queries import LOOK_S, NO_SAMPLES, RunRow, SandboxUsage, rows_of
 from ramet.host.journal.blobs import load_blob
 from ramet.host.journal.journal import TREES
 from ramet.host.journal.stored_events import decode_stored, replay_tree, stored_events
@@ -58,13 +58,15 @@ class RunViews:
         steering: OperatorControl,
         is_elsewhere: IsElsewhere,
         agent_paths: AgentPaths = lambda: {},
+        samples: Callable[[], Mapping[str, SandboxUsage]] = lambda: NO_SAMPLES,
     ) -> None:
         """Keep `journal` open during the use of the views. `is_elsewhere` returns whether another kernel runs a tree.
 
-        `agent_paths` returns the paths of the server's agents, by the roots of their trees.
+        `agent_paths` returns the paths of the server's agents, by the roots of their trees, `samples` the newest
+        measurements of processes, by run.
         """
         self._journal, self._steering, self._is_elsewhere = journal, steering, is_elsewhere
-        self._agent_paths = agent_paths
+        self._agent_paths, self._samples = agent_paths, samples
         self._damaged_roots = set[str]()  #: roots of damaged trees that were logged
 
     @property
@@ -174,7 +176,8 @@ class RunViews:
         replay = await replay_tree(self._store, root, page=PAGE)
         is_here = root in self._journal.living
         streaming = self._steering.streaming(root) if is_here else {}
-        rows = rows_of(replay, is_active=is_here or await self._is_elsewhere(root), streaming=streaming)
+        is_active = is_here or await self._is_elsewhere(root)
+        rows = rows_of(replay, is_active=is_active, streaming=streaming, samples=self._samples())
         path = self._agent_paths().get(root)
         return rows if path is None else [replace(row, agent_path=path) for row in rows]
 

@@ -34,6 +34,11 @@ from ramet.services.operator.contract import (
     Stopped,
 )
 from ramet.services.operator.kernel_activity import KernelActivity
+from ramet.services.operator.records.board_views import BoardViews
+from ramet.services.operator.records.diffs import DiffViews
+from ramet.services.operator.records.kernel_list import list_kernels
+from ramet.services.operator.records.key_list import KeyViews
+from ramet.services.operator.records.record_rows import KernelList
 from ramet.services.operator.runs import AgentPaths, IsElsewhere, RunViews, checked_limit
 from ramet.services.operator.safety import GateViews
 from ramet.services.operator.schedules import ScheduleViews
@@ -60,13 +65,20 @@ class KernelViews:
         """Use `journal`, the open journal of the runtime. `is_elsewhere` returns whether another kernel runs a tree."""
         self._store, self._runtime, self._rules = journal.store, runtime, rules
         self._steering = OperatorControl(journal.users, journal.store)
-        self.runs = RunViews(journal, self._steering, is_elsewhere, agent_paths)
         activity = KernelActivity(journal, self._steering, is_elsewhere, agent_paths)
+        self.runs = RunViews(journal, self._steering, is_elsewhere, agent_paths, activity.samples)
         self.feed = ChangeFeed(lambda: journal.store, activity)
         self.scheduler, self.schedules = scheduler, ScheduleViews(scheduler, rules)
         self.gates = GateViews(journal)
         self.sessions = SessionViews(journal, runtime.working_dir, is_elsewhere)
+        self.diffs = DiffViews(self.runs, self._steering, runtime.working_dir)
+        self.boards, self.keys = BoardViews(journal), KeyViews(journal, runtime.clock.now)
+        self._started = runtime.clock.now()
         self.states = StateViews(runtime.dynamic.registries, journal, self.runs)
+
+    async def kernels(self) -> KernelList:
+        """Return the kernels of the store; of this one also when it began, and what is at work."""
+        return await list_kernels(self._store, self._steering, self._started)
 
     async def changes(self, options: ChangeOptions) -> AsyncGenerator[ChangeMessage, None]:
         """Return the messages about changes of all runs, or of a run and all below it. Raises Unknown, InvalidValue."""
@@ -189,15 +201,17 @@ class KernelViews:
         """Return the questions and the limits that wait for a person, the oldest first. Raises InvalidValue."""
         return paginate(convert(self._steering.approvals(), list[Approval], from_attributes=True), request)
 
-    async def answer(self, approval: str, allowed: bool, reason: str) -> None:
+    async def answer(self, approval: str, allowed: bool, reason: str, *, for_run: bool = False) -> None:
         """Send a person's answer to a question, or to a run that waits at a limit, once.
+
+        With `for_run`, it also allows the later calls of the run that the question names in its `for_run`.
 
         Raises Unknown for a question that does not wait (any more), InvalidValue, and BudgetExceeded if the scope above
         a limit has not enough.
         """
         if len(reason) > MOST_REASON:
             raise InvalidValue("reason", reason, f"text of at most {MOST_REASON} characters")
-        await self._steering.answer(approval, allowed, reason)
+        await self._steering.answer(approval, allowed, reason, for_run=for_run)
 
 
 def paginate(approvals: Sequence[Approval], request: Paging) -> ApprovalPage:

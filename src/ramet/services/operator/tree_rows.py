@@ -29,7 +29,7 @@ from ramet.core.replay.codec import ReplayEvent, ReplayMessage, StoredMessage
 from ramet.core.replay.replay import TreeReplay
 from ramet.core.replay.run_replay import RunReplay
 from ramet.host.control.limit_use import ReservedAmounts
-from ramet.host.control.run_queries import EMPTY, row_of
+from ramet.host.control.run_queries import EMPTY, SandboxUsage, row_of
 from ramet.host.journal.stored_events import damage_error, stored_pages
 from ramet.services.operator.changes import ChangedRow
 from ramet.store.contract import Store, StoredEvent
@@ -115,11 +115,19 @@ class TreeRows:
             yield each
             each = self._replay.runs.get(each.ancestor_id)
 
-    def row(self, run: str, streamed_at: datetime | None) -> ChangedRow:
-        """Return the row of a run; `streamed_at` is the time of the newest part of a reply that streams."""
+    def row(self, run: str, streamed_at: datetime | None, sample: SandboxUsage | None = None) -> ChangedRow:
+        """Return the row of a run.
+
+        `streamed_at` is the time of the newest part of a reply that streams, `sample` the usage of its process.
+        """
         streaming = EMPTY if streamed_at is None else {run: streamed_at}
         row = row_of(
-            self._replay.runs[run], self._reserved, is_active=self.is_active, streaming=streaming, kind=ChangedRow
+            self._replay.runs[run],
+            self._reserved,
+            is_active=self.is_active,
+            streaming=streaming,
+            sample=sample,
+            kind=ChangedRow,
         )
         return replace(row, result=None, agent_path=self.agent_path)
 

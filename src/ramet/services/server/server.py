@@ -17,7 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from ramet.concurrency.deadline import run_shielded
-from ramet.core.errors import InvalidValue, MissingExtra, RametError
+from ramet.core.errors import InvalidValue, RametError
+from ramet.disk.installation import missing_extra
 from ramet.disk.state_folder import checked_state_folder, ensure_folder, state_folder
 from ramet.host.dynamic.registry import Registries
 from ramet.host.retention.janitor import RetentionJob
@@ -356,7 +357,7 @@ def _check_extra() -> Iterator[None]:
     except ModuleNotFoundError as missing:
         if missing.name is None or not missing.name.startswith("starlette"):
             raise
-        raise MissingExtra("serving over HTTP", "server") from None
+        raise missing_extra("serving over HTTP", "server") from None
 
 
 def _take(folder: pathlib.Path) -> None:

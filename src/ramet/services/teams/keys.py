@@ -68,7 +68,7 @@ def rights_of_hash(ring: Keyring, hash: str, now: datetime) -> ValidKey | None:
     """Return the rights of the key with this hash, or None if it has none. The whole ring is searched in every case."""
     match = ValidKey(OWNER, RIGHTS) if hmac.compare_digest(hash, ring.owner) else None
     for each in ring.delegated:
-        if hmac.compare_digest(hash, each.hash) and not _is_expired(each, now):
+        if hmac.compare_digest(hash, each.hash) and not is_expired(each, now):
             match = ValidKey(each.id, each.rights)
     return match
 
@@ -94,7 +94,7 @@ def delegate(
     expires_at = _expires_at(seconds, now)
     if parent_key is not None and parent_key.until is not None:
         expires_at = parent_key.until if expires_at is None else min(expires_at, parent_key.until)
-    active_keys = tuple(each for each in ring.delegated if not _is_expired(each, now))
+    active_keys = tuple(each for each in ring.delegated if not is_expired(each, now))
     if len(active_keys) >= MAX_KEYS:
         raise InvalidValue("rights", f"{len(active_keys)} delegated keys", f"at most {MAX_KEYS}: revoke some")
     granted_rights = tuple(right for right in RIGHTS if right in rights)
@@ -128,7 +128,8 @@ def transfer(ring: Keyring, hash: str) -> Keyring:
     return Keyring(owner=hash)
 
 
-def _is_expired(key: KeyRecord, now: datetime) -> bool:
+def is_expired(key: KeyRecord, now: datetime) -> bool:
+    """Return whether the time of a narrower key is over."""
     return key.until is not None and key.until <= now
 
 

@@ -68,6 +68,7 @@ class Gates:
         ruling = rule_on_call(self._context, tool, call["args"])
         if question is None and ruling.verdict == "ask":
             question = ruling.reason
+        is_of_host = question is not None
         if question is None:  # No hook and no rule asks: a tool asks by itself, with an unchecked text.
             question = f"the sandbox asks: {quote(request.question)}"
         approval = Approval(False, ruling.reason if ruling.verdict == "deny" else "")
@@ -75,7 +76,9 @@ class Gates:
             token = current_call.set(CurrentCall(self._context, call_id, StepId("")))  # the asking call
             self._open_questions.add(call_id)
             try:
-                approval = await self._context.approve(self._context, tool=tool, question=question, args=call["args"])
+                approval = await self._context.approve(
+                    self._context, tool=tool, question=question, args=call["args"], can_be_for_run=is_of_host
+                )
             finally:
                 self._open_questions.discard(call_id)
                 current_call.reset(token)

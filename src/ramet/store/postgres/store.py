@@ -20,7 +20,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from ramet.concurrency.deadline import run_shielded
-from ramet.core.errors import InvalidValue, MissingExtra, OwnedElsewhere, StoreFailed
+from ramet.core.errors import InvalidValue, OwnedElsewhere, StoreFailed
+from ramet.disk.installation import missing_extra
 from ramet.store.contract import Document, DocumentWrite, Entry, KernelInfo
 from ramet.store.notifications import Listeners
 from ramet.store.operations import StoreOperations
@@ -64,7 +65,7 @@ class PostgresStore(StoreOperations):
         except ModuleNotFoundError as missing:
             if missing.name != "psycopg":
                 raise
-            raise MissingExtra("a journal on PostgreSQL", "postgres") from None
+            raise missing_extra("a journal on PostgreSQL", "postgres") from None
         self._checked_text("kernel", kernel)
         self._place = Place(dsn, schema)
         self.kernel = kernel

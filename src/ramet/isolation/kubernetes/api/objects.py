@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 
 from yaml import YAMLError
 
-from ramet.core.errors import InvalidValue, MissingExtra
+from ramet.core.errors import InvalidValue
+from ramet.disk.installation import missing_extra
 from ramet.isolation.kubernetes.api.errors import ApiConflict, Forbidden, Missing, translate_errors
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ def _open_client(kubeconfig: os.PathLike[str] | str | None, namespace: str) -> t
         from lightkube import KubeConfig
         from lightkube.core.exceptions import ConfigError
     except ImportError as error:
-        raise MissingExtra("the backend 'kubernetes'", "kubernetes") from error
+        raise missing_extra("the backend 'kubernetes'", "kubernetes") from error
     file = None if kubeconfig is None else Path(kubeconfig).expanduser()
     try:
         config = (KubeConfig.from_env() if file is None else KubeConfig.from_file(file)).get()

@@ -30,6 +30,7 @@ from ramet.services.operator.contract import (
     PauseRun,
     RaisedLimits,
     RaiseLimits,
+    RunDiff,
     RunFilter,
     RunPage,
     Sent,
@@ -177,6 +178,16 @@ async def _file(call: RequestContext) -> Response:
 
 
 @OPERATIONS.add(
+    endpoints.RUN_DIFF,
+    "Compare the worktree or clone of a run, or the branch that it left, with the commit that it began at",
+    of="run",
+    refuses=(410,),
+)
+async def _diff(call: RequestContext) -> RunDiff:
+    return await call.kernel("run").diffs.get(call.path("run"))
+
+
+@OPERATIONS.add(
     endpoints.RUN_BLOB,
     "Read bytes that the tree of a run has, by the hash that is their name in its messages",
     of="run",
@@ -215,4 +226,4 @@ async def _answer(call: RequestContext) -> None:
     approval = call.path("approval")
     kernel = call.kernel("approval")
     answer = await call.json(AnswerApproval)
-    await kernel.answer(approval, answer.allowed, answer.reason)
+    await kernel.answer(approval, answer.allowed, answer.reason, for_run=answer.for_run)

@@ -18,6 +18,7 @@ from ramet.services.http.routes import (
     chat_completions,
     images,
     openapi,
+    records,
     runs,
     safety,
     schedules,
@@ -89,5 +90,6 @@ OPERATIONS: Final[tuple[Operation, ...]] = (
     *sessions.OPERATIONS,
     *states.OPERATIONS,
     *safety.OPERATIONS,
+    *records.OPERATIONS,
     *_OWN,
 )

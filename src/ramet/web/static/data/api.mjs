@@ -1,5 +1,8 @@
 // Requests to the server. Every one of them carries the token in a header; none carries a cookie.
 import {readEvents} from "./sse.mjs";
+import {hex} from "./token.mjs";
+
+const SILENCE_MS = 45_000;
 
 /** An answer that is not a success. `detail` is one sentence for people; `status` 0 means that no server answered. */
 export class Refusal extends Error {
@@ -9,8 +12,10 @@ export class Refusal extends Error {
   }
 }
 
+const refusalOf = ({status, detail, title}, code = status || 500) => new Refusal(code, String(detail || title || `HTTP ${code}`));
+
 /** Return a key for one act. `randomUUID` is missing where the page came without TLS from another machine. */
-export const newKey = () => Array.from(crypto.getRandomValues(new Uint8Array(16)), (each) => each.toString(16).padStart(2, "0")).join("");
+export const newKey = () => hex(crypto.getRandomValues(new Uint8Array(16)));
 
 export class Api {
   constructor(token, onLocked = () => {}) {
@@ -19,24 +24,17 @@ export class Api {
 
   async request(method, path, {body, signal, headers, key} = {}) {
     const all = {authorization: `Bearer ${this.token}`, ...headers};
-    if (body !== undefined) all["content-type"] = "application/json";
+    if (body) all["content-type"] = "application/json";
     if (key) all["idempotency-key"] = key;
-    let answer;
-    try {
-      answer = await fetch(path, {
-        method, signal, headers: all, body: body === undefined ? undefined : JSON.stringify(body),
-        credentials: "omit", cache: "no-store", redirect: "error", referrerPolicy: "no-referrer",
-      });
-    } catch (error) {
-      if (error.name === "AbortError") throw error;
-      throw new Refusal(0, "The server does not answer.");
-    }
-    if (!answer.ok) {
-      const problem = await answer.json().catch(() => ({}));
-      if (answer.status === 401) this.onLocked();
-      throw new Refusal(answer.status, String(problem.detail || problem.title || `HTTP ${answer.status}`));
-    }
-    return answer;
+    const answer = await fetch(path, {
+      method, signal, headers: all, body: body && JSON.stringify(body),
+      credentials: "omit", cache: "no-store", redirect: "error", referrerPolicy: "no-referrer",
+    }).catch((error) => {
+      throw error.name === "AbortError" ? error : new Refusal(0, "The server does not answer.");
+    });
+    if (answer.ok) return answer;
+    if (answer.status === 401) this.onLocked();
+    throw refusalOf(await answer.json().catch(() => ({})), answer.status);
   }
 
   async get(path, options) {
@@ -50,27 +48,29 @@ export class Api {
     return text ? JSON.parse(text) : null;
   }
 
-  /** Yield the server-sent events of a path. A stream without a byte for `silence_s` is dead: raise Refusal. */
-  async *stream(path, {signal, after, silence_s = 45} = {}) {
-    const silence = new AbortController();
-    const stop = () => silence.abort();
-    signal?.addEventListener("abort", stop);
-    const headers = {accept: "text/event-stream", ...(after ? {"last-event-id": String(after)} : {})};
+  /** Yield the server-sent events of a path. At an error, and after a time without a byte, raise Refusal. */
+  async *stream(path, {signal, after}) {
+    const silence = new AbortController(), stop = () => silence.abort();
+    const headers = {accept: "text/event-stream", ...(after && {"last-event-id": after})};
     let timer;
     const heard = () => {
       clearTimeout(timer);
-      timer = setTimeout(stop, silence_s * 1000);
+      timer = setTimeout(stop, SILENCE_MS);
     };
+    signal.addEventListener("abort", stop);
     try {
       heard();
       const answer = await this.request("GET", path, {signal: silence.signal, headers});
-      yield* readEvents(answer.body, heard);
+      for await (const event of readEvents(answer.body, heard)) {
+        if (event.type === "error") throw refusalOf(JSON.parse(event.data));
+        yield event;
+      }
     } catch (error) {
-      if (signal?.aborted || error instanceof Refusal) throw error;
+      if (signal.aborted || error instanceof Refusal) throw error;
       throw new Refusal(0, error.name === "AbortError" ? "The server has fallen silent." : "The stream broke off.");
     } finally {
       clearTimeout(timer);
-      signal?.removeEventListener("abort", stop);
+      signal.removeEventListener("abort", stop);
       stop();
     }
   }
@@ -80,8 +80,7 @@ export class Api {
     const entries = [];
     let after = "";
     do {
-      const query = `${path.includes("?") ? "&" : "?"}limit=1000${after ? `&after=${encodeURIComponent(after)}` : ""}`;
-      const page = await this.get(path + query, {signal});
+      const page = await this.get(`${path + (path.includes("?") ? "&" : "?")}limit=1000${after && `&after=${encodeURIComponent(after)}`}`, {signal});
       entries.push(...page[name]);
       after = page.more;
     } while (after && entries.length < most);

@@ -19,22 +19,16 @@ export async function follow(api, rows, {ended, signal, onState, onMessage = () 
       const query = new URLSearchParams({ended: String(ended), interval_ms: "200"});
       if (rows.cursor) query.set("after", rows.cursor);
       for await (const event of api.stream(`/v1/changes?${query}`, {signal})) {
-        if (event.type === "changes") {
-          const change = JSON.parse(event.data);
-          change.reset ||= isFirst;
-          isFirst = false;
-          rows.apply(change, event.id);
-          onMessage(change, event.id);
-          wait = FIRST_WAIT_MS;
-          onState({kind: "live"});
-        } else if (event.type === "error") {
-          const problem = JSON.parse(event.data);
-          throw new Refusal(problem.status || 500, problem.detail || "The stream failed.");
-        } else if (event.type === "done") {
-          throw new Refusal(0, "The server ended the stream.");
-        }
+        if (event.type !== "changes") break;
+        const change = JSON.parse(event.data);
+        change.reset ||= isFirst;
+        isFirst = false;
+        rows.apply(change, event.id);
+        onMessage(change, event.id);
+        wait = FIRST_WAIT_MS;
+        onState({kind: "live"});
       }
-      throw new Refusal(0, "The server is gone.");
+      throw new Refusal(0, "The stream has ended.");
     } catch (error) {
       if (signal.aborted) return;
       if (error.status === 401) return onState({kind: "refused", detail: error.detail});
@@ -56,14 +50,11 @@ export async function follow(api, rows, {ended, signal, onState, onMessage = () 
  * Follow the changes in the leader of all tabs with this token; in the others, hear what the leader tells.
  * When the leader closes, its lock passes to another tab, which goes on after the newest cursor.
  */
-export async function share(api, rows, {ended, signal, onState}) {
+export async function share(api, rows, options) {
+  const {ended, signal, onState} = options;
   const print = await fingerprint(api.token);
-  const options = {ended, signal, onState};
   if (!print || !navigator.locks || !globalThis.BroadcastChannel) return follow(api, rows, options);
-  const name = `ramet-feed-${print}-${ended ? "all" : "open"}`;
-  const channel = new BroadcastChannel(name), me = Math.random().toString(36).slice(2);
-  const end = new AbortController();
-  signal.addEventListener("abort", () => end.abort());
+  const name = `ramet-feed-${print}-${ended}`, channel = new BroadcastChannel(name), me = Math.random();
   let isLeader = false, hasPicture = false, isHeard = false, state = {kind: "connecting"};
   const tell = (value) => onState({...value, isLeader});
   channel.onmessage = ({data}) => {
@@ -73,6 +64,7 @@ export async function share(api, rows, {ended, signal, onState}) {
       channel.postMessage({kind: "picture", to: data.from, cursor: rows.cursor, change: rows.picture(), state});
     } else if (data.kind === "picture" && data.to === me) {
       hasPicture = true;
+      stopOwn();
       rows.apply({...data.change, reset: true}, data.cursor);
       tell(data.state);
     } else if (data.kind === "change" && hasPicture) {
@@ -85,19 +77,15 @@ export async function share(api, rows, {ended, signal, onState}) {
   const own = new AbortController(); // A leader that does not answer is not waited for.
   const stopOwn = () => own.abort();
   signal.addEventListener("abort", stopOwn);
-  const late = setTimeout(() => {
-    if (!hasPicture && !isLeader) {
-      follow(api, rows, {...options, signal: own.signal});
-    }
-  }, JOIN_MS);
+  const late = setTimeout(() => hasPicture || follow(api, rows, {...options, signal: own.signal}), JOIN_MS);
   try {
-    await navigator.locks.request(name, {signal: end.signal}, async () => {
+    await navigator.locks.request(name, {signal}, async () => {
       isLeader = true;
       isHeard = hasPicture; // Other tabs may have got theirs from the last leader.
       clearTimeout(late);
       stopOwn();
       await follow(api, rows, {
-        ended, signal,
+        ...options,
         onState: (value) => {
           state = value;
           tell(value);

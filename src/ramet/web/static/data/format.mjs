@@ -1,20 +1,17 @@
-// Numbers and times in few characters.
+// Numbers, times and names as people read them.
 
 export function duration(ms) {
-  if (!Number.isFinite(ms) || ms < 0) return "";
-  if (ms < 1000) return `${Math.round(ms)}ms`;
   const s = Math.floor(ms / 1000);
-  if (s < 60) return `${s}s`;
-  if (s < 3600) return `${Math.floor(s / 60)}m${String(s % 60).padStart(2, "0")}`;
-  if (s < 86_400) return `${Math.floor(s / 3600)}h${String(Math.floor(s / 60) % 60).padStart(2, "0")}`;
-  return `${Math.floor(s / 86_400)}d${String(Math.floor(s / 3600) % 24).padStart(2, "0")}h`;
+  const both = (size, unit, part) => `${Math.floor(s / size)}${unit}${String(Math.floor(s % size / part)).padStart(2, "0")}`;
+  if (!(ms >= 0 && ms < Infinity)) return "";
+  if (s < 60) return s ? `${s}s` : `${Math.round(ms)}ms`;
+  return s < 3600 ? both(60, "m", 1) : s < 86_400 ? both(3600, "h", 60) : `${both(86_400, "d", 3600)}h`;
 }
 
 export function count(value) {
   if (value < 1_000) return String(Math.round(value));
-  if (value < 10_000) return `${(value / 1_000).toFixed(1)}k`;
-  if (value < 1_000_000) return `${Math.round(value / 1_000)}k`;
-  return `${(value / 1_000_000).toFixed(value < 10_000_000 ? 1 : 0)}M`;
+  const [size, unit] = value < 1_000_000 ? [1_000, "k"] : [1_000_000, "M"], part = value / size;
+  return part.toFixed(part < 10 ? 1 : 0) + unit;
 }
 
 export function money(value) {
@@ -25,8 +22,10 @@ export function money(value) {
 
 export const megabytes = (value) => (value >= 1024 ? `${(value / 1024).toFixed(1)} GB` : `${Math.round(value)} MB`);
 export const percent = (part) => `${Math.round(part * 100)}%`;
-export const clock = (iso) => (iso ? new Date(iso).toLocaleTimeString(undefined, {hour12: false}) : "");
-export const dateAndTime = (iso) => (iso ? new Date(iso).toLocaleString(undefined, {hour12: false}) : "");
-const whole = new Intl.NumberFormat("en");
-export const grouped = (n) => whole.format(n);
-export const plural = (n, noun) => `${whole.format(n)} ${noun}${n === 1 ? "" : "s"}`;
+const written = (how) => (iso) => (iso ? new Date(iso)[how](undefined, {hour12: false}) : "");
+export const clock = written("toLocaleTimeString");
+export const dateAndTime = written("toLocaleString");
+export const grouped = (n) => Number(n).toLocaleString("en");
+export const plural = (n, noun) => `${grouped(n)} ${noun}${n === 1 ? "" : "s"}`;
+/** Return a name of the API as words. */
+export const spaced = (name) => String(name).replaceAll("_", " ");

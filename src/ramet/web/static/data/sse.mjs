@@ -9,39 +9,32 @@ export class EventParser {
     const events = [];
     let start = 0;
     for (let end = text.indexOf("\n"); end !== -1; end = text.indexOf("\n", start)) {
-      this.#parts.push(text.slice(start, end));
-      const line = this.#parts.length === 1 ? this.#parts[0] : this.#parts.join("");
+      const line = [...this.#parts, text.slice(start, end)].join("").replace(/\r$/, ""), {type, id, data} = this.#event;
       this.#parts = [];
       start = end + 1;
-      const event = this.#line(line.endsWith("\r") ? line.slice(0, -1) : line);
-      if (event) events.push(event);
+      if (line) {
+        this.#line(line);
+      } else {
+        if (type || data.length) events.push({type: type || "message", id, data: data.join("\n")});
+        this.#event = {type: "", id: "", data: []};
+      }
     }
     if (start < text.length) this.#parts.push(text.slice(start));
     return events;
   }
 
   #line(line) {
-    const event = this.#event;
-    if (line === "") {
-      this.#event = {type: "", id: "", data: []};
-      return event.type || event.data.length
-        ? {type: event.type || "message", id: event.id, data: event.data.join("\n")} : null;
-    }
-    const colon = line.indexOf(":");
-    if (colon === 0) return null; // A heartbeat.
-    const field = colon === -1 ? line : line.slice(0, colon);
-    const value = colon === -1 ? "" : line.slice(line[colon + 1] === " " ? colon + 2 : colon + 1);
-    if (field === "event") event.type = value;
-    else if (field === "data") event.data.push(value);
-    else if (field === "id" && !value.includes("\0")) event.id = value;
-    return null;
+    const colon = line.indexOf(":"), field = colon < 0 ? line : line.slice(0, colon); // Without a field: a heartbeat.
+    const value = colon < 0 ? "" : line.slice(colon + 1).replace(/^ /, "");
+    if (field === "event") this.#event.type = value;
+    if (field === "data") this.#event.data.push(value);
+    if (field === "id" && !value.includes("\0")) this.#event.id = value;
   }
 }
 
 /** Yield the events of a body; `heard` is called for each piece, heartbeats included. */
 export async function* readEvents(body, heard = () => {}) {
-  const parser = new EventParser();
-  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
+  const parser = new EventParser(), reader = body.pipeThrough(new TextDecoderStream()).getReader();
   try {
     for (;;) {
       const {done, value} = await reader.read();

@@ -1,27 +1,36 @@
-// The key of the page: it comes in the fragment of the link, and lives in this tab only.
+// The key of the page. It lives in this tab only.
+import {Api} from "./api.mjs";
 import {unescaped} from "./text.mjs";
 
 const NAME = "ramet-token";
 
-/** Take the token out of the address, so that no bookmark, screenshot or way back has it; browsers keep the link itself. */
-export function takeToken(place = location, storage = sessionStorage) {
-  const match = /^#token=([^&]+)/.exec(place.hash);
-  if (match) {
-    storage.setItem(NAME, unescaped(match[1]));
-    history.replaceState(null, "", place.pathname + place.search);
+/** Take the code or token out of the address, so that no bookmark has it; return the token, or why there is none. */
+export async function takeToken() {
+  const [, kind, text] = /^#(token|code)=([^&]+)/.exec(location.hash) ?? [];
+  let reason = "This tab has no token.";
+  if (kind) history.replaceState(null, "", location.pathname + location.search);
+  if (kind === "token") saveToken(unescaped(text));
+  if (kind === "code") {
+    try {
+      saveToken((await new Api(unescaped(text)).post("session")).token);
+    } catch (problem) {
+      reason = problem.detail; // A tab with a token goes on.
+    }
   }
-  return storage.getItem(NAME) || "";
+  return {token: sessionStorage.getItem(NAME) || "", reason};
 }
 
-/** Return whether an address has a token, such as a new link that was opened in this tab. */
-export const hasToken = (place = location) => /^#token=/.test(place.hash);
+/** Return whether an address is a new link. */
+export const isLink = () => /^#(token|code)=/.test(location.hash);
 
 export const saveToken = (token) => sessionStorage.setItem(NAME, token);
 export const removeToken = () => sessionStorage.removeItem(NAME);
 
+/** Return bytes as hexadecimal digits. */
+export const hex = (bytes) => Array.from(bytes, (each) => each.toString(16).padStart(2, "0")).join("");
+
 /** Return a name for a token that does not reveal it, or "" where the browser cannot compute one. */
 export async function fingerprint(token) {
-  if (!globalThis.crypto?.subtle) return "";
-  const bytes = await crypto.subtle.digest("SHA-256", new TextEncoder().encode("ramet page " + token));
-  return Array.from(new Uint8Array(bytes.slice(0, 12)), (each) => each.toString(16).padStart(2, "0")).join("");
+  const bytes = await globalThis.crypto?.subtle?.digest("SHA-256", new TextEncoder().encode(`ramet page ${token}`));
+  return bytes ? hex(new Uint8Array(bytes, 0, 12)) : "";
 }

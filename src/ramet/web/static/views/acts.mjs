@@ -1,12 +1,11 @@
 // The buttons for acts on one run.
-import {html} from "../html.mjs";
-import {canAct, isPaused} from "../tree/state.mjs";
+import {button, canAct, html, isInterrupted, isPaused} from "./words.mjs";
 
 export function Acts({page, row, withKeep}) {
   if (page.about.read_only) return html`<span class="acts soft">read-only</span>`;
-  const button = (act, label, kind) => html`<button type="button" class=${kind} onClick=${() => page.act(act, row)}>${label}</button>`;
+  const act = (name, label, kind) => button(label, () => page.act(name, row), kind);
   return html`<span class="acts" role="group" aria-label="Acts on the run">
-    ${row && canAct(row) && [
-      button("message", "Message"), isPaused(row) ? button("resume", "Resume") : button("pause", "Pause"), button("raise", "Raise"),
-    ]}${row && withKeep && button("keep", "Keep")}${row && canAct(row) && button("stop", "Stop", "danger")}</span>`;
+    ${row && isInterrupted(row) && act("resume", "Resume")}${row && canAct(row) && [
+      act("message", "Message"), isPaused(row) ? act("resume", "Resume") : act("pause", "Pause"), act("raise", "Raise"),
+    ]}${row && withKeep && act("keep", "Keep")}${row && canAct(row) && act("stop", "Stop", "danger")}</span>`;
 }

@@ -1,20 +1,15 @@
 // What the page says about the server: whether it answers, since when not, and when the page tries again.
-import {html, useEffect, useState} from "../html.mjs";
-import {clock} from "../data/format.mjs";
-import {brief} from "../data/text.mjs";
+import {brief, clock, html, useEffect, useListener, useNow, useState} from "./words.mjs";
 import {removeToken, saveToken} from "../data/token.mjs";
-import {useNow} from "./hooks.mjs";
 
 export function Connection({state, about}) {
   useNow();
-  if (state.kind === "live") {
-    return html`<span class="connection live" title=${state.isLeader === false ? "Another tab of this browser reads the changes for this one." : undefined}>
-      live${about.kernel === false ? ": journal only, no kernel" : ""}</span>`;
-  }
-  return html`<span class="connection">${state.kind === "empty" ? "waits for the first run" : "connecting…"}</span>`;
+  const isLive = state.kind === "live";
+  return html`<span class=${`connection ${isLive ? "live" : ""}`} title=${isLive && state.isLeader === false ? "Another tab of this browser reads the changes for this one." : undefined}>
+    ${isLive ? (about.kernel ? "live" : "live: journal only, no kernel") : state.kind === "empty" ? "waits for the first run" : "connecting…"}</span>`;
 }
 
-/** A line across the page while the server does not answer. What is shown is old then. */
+/** A line across the page while the server does not answer. */
 export function Gone({state, since}) {
   const now = useNow();
   if (state.kind !== "gone" && !since) return null;
@@ -23,7 +18,7 @@ export function Gone({state, since}) {
     ${wait ? ` The next attempt is in ${wait} s.` : " Trying again…"}</p>`;
 }
 
-/** The way in without the printed link, and after a log-out. */
+/** The way in without a link. */
 export function Locked({reason}) {
   const enter = (event) => {
     event.preventDefault();
@@ -32,29 +27,27 @@ export function Locked({reason}) {
   };
   return html`<main class="locked"><h1>ramet</h1>
     <p role="alert">${reason}</p>
-    <p>Open the link that <code>ramet ui</code> printed, or enter its token, or the operator's key of <code>ramet serve</code>.</p>
-    <form onSubmit=${enter}><label>Token <input name="token" type="password" autocomplete="off" required /></label>
+    <p>A link of <code>ramet ui</code> works once: press Enter where it runs for another one. On <code>ramet serve</code> enter the operator's key.</p>
+    <form onSubmit=${enter}><label>Key <input name="token" type="password" autocomplete="off" required /></label>
       <button type="submit" class="main">Open</button></form></main>`;
 }
 
 /** Log out after `minutes` without a key or a click; while there are any, tell the server at most once a minute. */
 export function useIdleLogout(api, minutes, onIdle) {
   const [last] = useState({input: Date.now(), told: 0});
+  last.minutes = minutes;
+  for (const kind of ["keydown", "pointerdown", "wheel"]) useListener(kind, () => {
+    last.input = Date.now();
+    if (!last.minutes || last.input - last.told < 60_000) return;
+    last.told = last.input;
+    api.get("about.json").catch(() => {});
+  });
   useEffect(() => {
-    if (!minutes) return undefined;
-    const hear = () => {
-      last.input = Date.now();
-      if (last.input - last.told < 60_000) return;
-      last.told = last.input;
-      api.get("about.json").catch(() => {});
-    };
-    const kinds = ["keydown", "pointerdown", "wheel"];
-    kinds.forEach((kind) => addEventListener(kind, hear, {passive: true}));
-    const timer = setInterval(() => {
+    const timer = minutes && setInterval(() => {
       if (Date.now() - last.input < minutes * 60_000) return;
       removeToken();
       onIdle(`This tab was logged out after ${minutes} minutes without use.`);
     }, 5_000);
-    return () => (clearInterval(timer), kinds.forEach((kind) => removeEventListener(kind, hear)));
-  }, [api, minutes]);
+    return () => clearInterval(timer);
+  }, [minutes]);
 }

@@ -1,10 +1,8 @@
 // Dialogs: an act asks once, names what it will end or change, and shows the receipt; the list of keys.
-import {html, useEffect, useMemo, useRef, useState} from "../html.mjs";
+import {button, code, grouped, html, isInterrupted, list, plural, shownPath, spaced, trouble, typed, useEffect, useMemo, useRef,
+  useState, words} from "./words.mjs";
 import {newKey, runPath} from "../data/api.mjs";
-import {grouped, plural} from "../data/format.mjs";
 import {limitsOf} from "../tree/limits.mjs";
-import {shownPath} from "../tree/state.mjs";
-import {button, code, list, trouble, words} from "./words.mjs";
 
 const NAMED = 12; //: paths that a dialog or a receipt lists; of more it says the number
 
@@ -32,7 +30,7 @@ const ACTS = {
     fields: [{name: "now", label: "Also cut what is under way", type: "checkbox"}, REASON],
     receipt: ({paused, working}) => html`${ended("Paused", paused)}${ended("Still working until a step ends:", working)}`,
   },
-  resume: {title: "Resume", about: says("The run goes on, and so do the runs below it that are not paused themselves."), receipt: says("It goes on.")},
+  resume: {title: "Resume", about: (_, row) => html`<p>${row && isInterrupted(row) ? "A kernel is started, which continues the whole tree of this run." : "The run goes on, and so do the runs below it that are not paused themselves."}</p>`, receipt: says("It goes on.")},
   message: {
     title: "Message", button: "Send", path: "mail", about: says("The run reads the message at its next step."),
     fields: [{name: "text", label: "Message", type: "textarea", required: true}], receipt: ({mail}) => words(mail, 400),
@@ -42,7 +40,7 @@ const ACTS = {
     body: (values) => ({add: Object.fromEntries(Object.entries(values).filter(([, value]) => value).map(([name, value]) => [name, Number(value)]))}),
     about: (_, row) => html`<p>Add to limits of this run; what waits there goes on.</p>${list(limitsOf(row), (each) => each.words)}`,
     fields: (row) => (limitsOf(row).length ? limitsOf(row).map((each) => each.name).filter((each) => each !== "seconds" && each !== "time") : ["usd", "tokens", "model_calls"])
-      .map((name) => ({name, label: `Add ${name.replaceAll("_", " ")}`, type: "number"})),
+      .map((name) => ({name, label: `Add ${spaced(name)}`, type: "number"})),
     receipt: ({limits}) => html`<p>The limits are now:</p>${code(limits)}`,
   },
   keep: {
@@ -52,6 +50,8 @@ const ACTS = {
   },
 };
 
+const NEEDS_KERNEL = new Set([ACTS.stop, ACTS.pause, ACTS.message, ACTS.raise]); //: acts that an interrupted run cannot take
+
 function Field({name, label, type = "text", required, values, set}) {
   const change = (value) => set({...values, [name]: value});
   if (type === "checkbox") {
@@ -59,7 +59,7 @@ function Field({name, label, type = "text", required, values, set}) {
   }
   const tag = type === "textarea" ? type : "input";
   return html`<label>${label}<${tag} type=${tag === "input" ? type : undefined} rows="4" min="0" step="any" dir="auto" required=${required}
-    value=${values[name] ?? ""} onInput=${(event) => change(event.target.value)} /></label>`;
+    value=${values[name] ?? ""} onInput=${typed(change)} /></label>`;
 }
 
 /** Close the dialog that a button is in; the focus goes back to where it was. */
@@ -76,7 +76,7 @@ const done = () => html`<div class="buttons"><button type="button" autofocus onC
 
 /** Ask for an act on `row`: one of ACTS by its name, or another one in that form with a `url` or a `path`. */
 export function ActDialog({page, act: name, row, onClose}) {
-  const act = ACTS[name] ?? name;
+  const [isFirst, resumeFirst] = useState(false), act = isFirst ? ACTS.resume : ACTS[name] ?? name;
   const [values, set] = useState({}), [{kind, answer, error}, setState] = useState({kind: "asks"});
   const key = useMemo(newKey, [values]); // After a lost answer, the same act is not done again.
   const fields = (typeof act.fields === "function" ? act.fields(row) : act.fields) ?? [];
@@ -85,14 +85,17 @@ export function ActDialog({page, act: name, row, onClose}) {
     setState({kind: "sends"});
     try {
       const body = act.body ? act.body(values) : fields.length ? values : undefined;
-      setState({kind: "sent", answer: (await page.api.post(act.url ?? runPath(row.id, `/${act.path ?? name}`), body, {key})) ?? {}});
+      setState({kind: "sent", answer: (await page.api.post(act.url ?? runPath(row.id, `/${act.path ?? (isFirst ? "resume" : name)}`), body, {key})) ?? {}});
     } catch (problem) {
       setState({kind: "failed", error: problem});
     }
   };
   return html`<${Dialog} title=${act.title} onClose=${onClose}>
     ${row && html`<p class="of">${words(shownPath(row), 400)}</p>`}
-    ${kind === "sent" ? html`<div class="receipt" role="status">${act.receipt(answer)}</div>${done()}`
+    ${NEEDS_KERNEL.has(act) && row && isInterrupted(row) ? html`<p>The kernel of this run has ended, and nothing of the run is at work:
+        no process, and no request.${act === ACTS.stop && " So there is nothing to stop, unless it is resumed."} Resume it first.</p>
+        <div class="buttons">${button("Close", close)}${button("Resume it first", () => resumeFirst(true), "main")}</div>`
+      : kind === "sent" ? html`<div class="receipt" role="status">${act.receipt(answer)}</div>${done()}`
       : html`<form onSubmit=${send}>${act.about(page.rows, row)}
         ${fields.map((field) => html`<${Field} key=${field.name} ...${field} values=${values} set=${set} />`)}${trouble(error)}
         <div class="buttons">${button("Cancel", close)}

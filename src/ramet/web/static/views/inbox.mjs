@@ -1,9 +1,6 @@
 // The inbox: every question of a run to a person and every run that waits at a limit, of all trees, the oldest first.
-import {html, useState} from "../html.mjs";
-import {count, dateAndTime, duration, grouped, money} from "../data/format.mjs";
-import {waitingCount} from "../tree/state.mjs";
-import {useLoaded, useNow, useRows} from "./hooks.mjs";
-import {code, list, none, prose, runLink, soft, trouble, words} from "./words.mjs";
+import {code, count, dateAndTime, duration, grouped, html, list, money, none, prose, runLink, soft, spaced, trouble,
+  typed, useLoaded, useNow, useRows, useState, waitingCount, words} from "./words.mjs";
 
 const AGAIN_MS = 5_000;
 // Names of arguments in which tools that write get the old and the new text.
@@ -21,15 +18,15 @@ function shownArguments(args) {
 }
 
 const limitLine = ({scope_run, scope, resource, asked, left, amount}) => html`<p>At the limit of ${runLink(scope_run, scope)}:
-  ${` ${resource.replaceAll("_", " ")}`}, ${count(asked)} asked, ${count(left)} left. To allow it adds <b>${amount}</b>.</p>`;
+  ${` ${spaced(resource)}`}, ${count(asked)} asked, ${count(left)} left. To allow it adds <b>${amount}</b>.</p>`;
 
 function Ask({page, ask, onAnswer}) {
   const now = useNow(), [reason, setReason] = useState(""), [error, setError] = useState(null), [isSending, setSending] = useState(false);
-  const answer = (label, allowed, kind) => html`<button type="button" class=${kind} disabled=${isSending} onClick=${async () => {
+  const answer = (label, allowed, kind, for_run = false) => html`<button type="button" class=${kind} disabled=${isSending} onClick=${async () => {
     setSending(true);
     try {
-      await page.api.post(`/v1/approvals/${encodeURIComponent(ask.id)}`, {allowed, reason});
-      onAnswer({...ask, allowed, reason, at: new Date().toISOString()});
+      await page.api.post(`/v1/approvals/${encodeURIComponent(ask.id)}`, {allowed, reason, for_run});
+      onAnswer({...ask, allowed, reason, isForRun: for_run, at: new Date().toISOString()});
     } catch (problem) {
       setError(problem);
       setSending(false);
@@ -43,8 +40,10 @@ function Ask({page, ask, onAnswer}) {
     ${ask.tool && html`<p>Tool: <b>${words(ask.tool, 100)}</b></p>`}${ask.question && prose(ask.question, 1500)}${ask.limit && limitLine(ask.limit)}
     ${ask.args && Object.keys(ask.args).length > 0 && shownArguments(ask.args)}${trouble(error)}
     ${page.about.read_only ? none("read-only") : html`<form class="answer" onSubmit=${(event) => event.preventDefault()}>
-      <input aria-label="Reason, which the model reads" placeholder="Reason, which the model reads" dir="auto" value=${reason} onInput=${(event) => setReason(event.target.value)} />
-      ${answer(ask.limit ? "Allow, and add to the limit" : "Allow", true, "main")}${answer("Deny", false, "danger")}</form>`}
+      <input aria-label="Reason, which the model reads" placeholder="Reason, which the model reads" dir="auto" value=${reason} onInput=${typed(setReason)} />
+      ${answer(ask.limit ? "Allow, and add to the limit" : "Allow", true, "main")}${answer("Deny", false, "danger")}
+      ${ask.for_run && html`<p class="for-run">${answer("Allow for this run", true, undefined, true)} Also, without another question, later calls of this run only:
+        ${` `}<b>${words(ask.for_run, 300)}</b>, if the same is asked about them. Rules that deny, and the safety gate, still count.</p>`}</form>`}
   </article>`;
 }
 
@@ -59,7 +58,7 @@ export function Inbox({page}) {
   return html`<div class="page"><h1>Inbox</h1>${trouble(error, reload)}${value && !open.length && none("Nothing waits for a person.")}
     ${open.slice(0, 200).map((each) => html`<${Ask} key=${each.id} page=${page} ask=${each} onAnswer=${onAnswer} />`)}
     ${open.length > 200 && none(`and ${grouped(open.length - 200)} more; they appear as these are answered.`)}
-    ${answered.length > 0 && html`<section aria-label="Receipts"><h2>Answered in this tab</h2><div role="status">${list(answered, ({allowed, path, tool, at, reason}) => html`
-      <b>${allowed ? "Allowed" : "Denied"}</b> ${words(path)} ${words(tool)} ${soft(dateAndTime(at))} ${words(reason)}`)}</div></section>`}
+    ${answered.length > 0 && html`<section aria-label="Receipts"><h2>Answered in this tab</h2><div role="status">${list(answered, ({allowed, isForRun, for_run, path, tool, at, reason}) => html`
+      <b>${allowed ? "Allowed" : "Denied"}</b>${isForRun && html` for this run (${words(for_run, 300)})`} ${words(path)} ${words(tool)} ${soft(dateAndTime(at))} ${words(reason)}`)}</div></section>`}
   </div>`;
 }

@@ -1,21 +1,17 @@
 // Lists of a kernel: teams with their capacity and the agents in them (never keys), schedules, and what passed safety gates.
-import {html, useState} from "../html.mjs";
-import {clock, count, dateAndTime, money} from "../data/format.mjs";
-import {asText} from "../data/text.mjs";
+import {asText, button, choice, clock, code, count, dateAndTime, Folded, html, list, money, none, runLink, soft,
+  spaced, table, trouble, useGet, useState, words} from "./words.mjs";
 import {says} from "./dialogs.mjs";
-import {useLoaded} from "./hooks.mjs";
 import {Bar} from "./tree_row.mjs";
-import {button, choice, code, Folded, list, none, runLink, soft, table, trouble, words} from "./words.mjs";
 
 const AGAIN_MS = 5_000;
-const spaced = (name) => String(name).replaceAll("_", " ");
 
 /** An act without fields on something that is no run. */
 const actOn = (page, url, title, about, receipt, button = title) => () => page.act({title, button, url, about: says(about), receipt}, null);
 
 /** A list from a path: its error, a sentence when it is empty, and `draw` of it. */
-function Loaded({page, path, title, name, empty, draw}) {
-  const {value, error, reload} = useLoaded((signal) => page.api.get(path, {signal}), [page.api, path], AGAIN_MS);
+export function Loaded({page, path, title, name, empty, draw}) {
+  const {value, error, reload} = useGet(page, path, AGAIN_MS);
   return html`<h1>${title}</h1>${trouble(error, reload)}${value && (value[name].length ? draw(value[name].slice(0, 1000)) : none(empty))}`;
 }
 
@@ -41,7 +37,7 @@ export function AgentLists({page}) {
 const schedulePath = (id, rest) => `/v1/schedules/${encodeURIComponent(id)}/${rest}`;
 
 function Ticks({page, id}) {
-  const {value, error} = useLoaded((signal) => page.api.get(schedulePath(id, "results"), {signal}), [id], AGAIN_MS);
+  const {value, error} = useGet(page, schedulePath(id, "results"), AGAIN_MS);
   return html`${trouble(error)}${list([...(value?.results ?? [])].reverse(), (each) => html`<span class="time">${dateAndTime(each.tick)}</span> ${spaced(each.status)}
     ${each.run && runLink(each.run, "run")} ${each.error && words(each.error.message)} ${each.text && words(each.text)}`)}`;
 }
@@ -64,7 +60,7 @@ const KINDS = [["decision", "decisions"], ["intention", "intentions"], ["output"
 
 export function Passages({page}) {
   const [kind, setKind] = useState("decision"), [after, setAfter] = useState(0);
-  const {value, error, reload} = useLoaded((signal) => page.api.get(`/v1/safety/passages?limit=200&kinds=${kind}&after=${after}`, {signal}), [kind, after], AGAIN_MS);
+  const {value, error, reload} = useGet(page, `/v1/safety/passages?limit=200&kinds=${kind}&after=${after}`, AGAIN_MS);
   return html`<div class="page"><h1>Safety passages</h1>
     <div class="toolbar">${choice("Show", kind, KINDS, (each) => (setAfter(0), setKind(each)))}
       ${value?.more && button("Later ones", () => setAfter(value.cursor))}${after > 0 && button("From the beginning", () => setAfter(0))}</div>

@@ -1,37 +1,32 @@
 // One run: who it is, what it used, and its transcript, events, rights, files and state, as of now or of any event.
-import {html, useEffect, useMemo, useReducer, useRef, useState} from "../html.mjs";
+import {button, count, dateAndTime, duration, elapsed, Folded, grouped, html, list, money, nameOf, none, percent,
+  plural, runAddress, runLink, shownPath, silentFor, soft, trouble, useDraw, useEffect, useLoaded, useMemo, useNow, useRows, useState, words} from "./words.mjs";
 import {runPath} from "../data/api.mjs";
-import {count, dateAndTime, duration, money, percent, plural} from "../data/format.mjs";
 import {shaped} from "../data/rows.mjs";
-import {readRun} from "../data/run_events.mjs";
+import {EventWindow, readRun} from "../data/run_events.mjs";
 import {transcriptOf} from "../data/transcript.mjs";
 import {limitsOf} from "../tree/limits.mjs";
-import {elapsed, nameOf, shownPath, silentFor} from "../tree/state.mjs";
 import {Acts} from "./acts.mjs";
 import {says} from "./dialogs.mjs";
 import {Flame} from "./flame.mjs";
-import {useLoaded, useNow, useRows} from "./hooks.mjs";
+import {Changes} from "./records.mjs";
 import {EventList, Files, Rights, RunState} from "./run_parts.mjs";
 import {TranscriptView} from "./transcript_view.mjs";
 import {Bar, sandboxWords, State} from "./tree_row.mjs";
-import {button, Folded, list, none, runAddress, runLink, soft, trouble, words} from "./words.mjs";
 
-const TABS = [["", "Transcript"], ["events", "Events"], ["rights", "Sandbox and rights"], ["files", "Files"], ["state", "State"], ["flame", "Flame"]];
+const TABS = [["", "Transcript"], ["events", "Events"], ["rights", "Sandbox and rights"], ["files", "Files"], ["diff", "Changes"], ["state", "State"], ["flame", "Flame"]];
+const PARTS = new Map([["events", EventList], ["rights", Rights], ["files", Files], ["diff", Changes], ["state", RunState], ["flame", Flame]]);
 
-/** Return the events of a run as they come, how many they are, and the state of reading them. */
-function useEvents(page, id) {
-  const events = useRef([]), [, draw] = useReducer((value) => value + 1, 0), [state, onState] = useState({kind: "reading"});
+/** Return the events of a run as they come (with `before`, those with smaller numbers), and the state of reading them. */
+function useEvents({api}, id, before) {
+  const onChange = useDraw(), [state, onState] = useState({kind: "reading"});
+  const held = useMemo(() => new EventWindow(), [api, id, before]);
   useEffect(() => {
     const end = new AbortController();
-    events.current = [];
-    const onEvents = (more) => {
-      for (const each of more) events.current.push(each);
-      draw();
-    };
-    readRun(page.api, runPath(id, "/events"), {signal: end.signal, onState, onEvents});
+    readRun(api, runPath(id, "/events"), held, {signal: end.signal, before, onState, onChange});
     return () => end.abort();
-  }, [page.api, id]);
-  return {events: events.current, size: events.current.length, state};
+  }, [held]);
+  return {held, state};
 }
 
 function facts(row, now) {
@@ -58,10 +53,10 @@ const forkAct = (at) => ({
 });
 
 function slider(events, at, setAt) {
-  const size = events.length, place = at ?? size, event = events[place - 1];
-  return size > 1 && html`<div class="slider"><label>Replay <input type="range" min="1" max=${size} value=${place} aria-valuetext=${`event ${place} of ${size}: ${event?.type}`}
-      onInput=${({target}) => setAt(Number(target.value) === size ? null : Number(target.value))} /></label>
-    ${soft(at === null ? `all ${plural(size, "event")}` : `as of event ${at} of ${size}, ${dateAndTime(event?.at)}`)} ${at !== null && button("Now", () => setAt(null), "quiet")}</div>`;
+  const size = events.length, place = at ?? size, event = events[place - 1], which = `event ${place} of ${size}`;
+  return size > 1 && html`<div class="slider"><label>Replay <input type="range" min="1" max=${size} value=${place} aria-valuetext=${`${which}: ${event?.type}`}
+      onInput=${({target: {value}}) => setAt(value < size ? Number(value) : null)} /></label>
+    ${soft(at ? `as of ${which}, ${dateAndTime(event?.at)}` : `all ${plural(size, "event")}`)} ${at && button("Now", () => setAt(null), "quiet")}</div>`;
 }
 
 export function RunView({page, id, tab}) {
@@ -69,10 +64,12 @@ export function RunView({page, id, tab}) {
   const now = useNow(), node = page.rows.nodes.get(id), known = node?.row;
   // Runs of ended trees are not in the feed: they are asked for.
   const loaded = useLoaded((signal) => page.api.get(runPath(id), {signal}), [id, known?.is_over]);
-  const {events, size, state} = useEvents(page, id);
-  const [at, setAt] = useState(null);
-  const shown = at === null ? events : events.slice(0, at);
-  const transcript = useMemo(() => transcriptOf(shown), [events, size, at]);
+  const [before, setBefore] = useState(0), {held, state} = useEvents(page, id, before), {events, dropped} = held;
+  const [place, setPlace] = useState(null); // Of an event among all of them, from the first one that was read.
+  const at = place && Math.max(1, place - dropped), setAt = (index) => setPlace(index && index + dropped);
+  const shown = at ? events.slice(0, at) : events;
+  const replayed = useMemo(() => at && transcriptOf(shown), [held, at]);
+  const show = (first) => (setPlace(null), setBefore(first));
   const row = known ?? (loaded.value && shaped(loaded.value));
   if (!row) return html`<div class="page">${trouble(loaded.error, loaded.reload) ?? none("Reading the run…")}</div>`;
 
@@ -85,13 +82,11 @@ export function RunView({page, id, tab}) {
     ${children.length > 0 && html`<${Folded} kind="children" summary=${`${children.length === 1 ? "1 child" : `${children.length} children`}${node.live ? `, ${plural(node.live, "run")} below not ended` : ""}`}
       draw=${() => list(children, (each) => html`${runLink(each.id, nameOf(each))} <${State} row=${each} />`)} />`}
     <nav class="tabs" aria-label="Parts of the run">${TABS.map(([name, label]) => html`<a href=${runAddress(id, name)} aria-current=${tab === name ? "page" : undefined}>${label}</a>`)}</nav>
-    ${state.kind === "broken" && trouble(state.error)}${state.kind === "cut" && html`<p class="trouble">Only the first ${plural(state.most, "event")} of this run are shown.</p>`}
+    ${state.kind === "broken" && trouble(state.error)}
+    ${(dropped > 0 || before > 0) && none(html`${plural(events.length, "event")} shown, ${dropped ? `${grouped(dropped)} earlier ones not` : "from the first one"}.
+      ${dropped > 0 && button("Show earlier ones", () => show(events.find(({seq}) => seq > 0)?.seq ?? 0), "quiet")} ${before > 0 && button("Show the newest", () => show(0), "quiet")}`)}
     ${["", "events", "rights"].includes(tab) && slider(events, at, setAt)}
-    ${tab === "events" ? html`<${EventList} events=${shown} />`
-      : tab === "rights" ? html`<${Rights} transcript=${transcript} row=${row} />`
-      : tab === "files" ? html`<${Files} page=${page} row=${row} result=${loaded.value?.result} />`
-      : tab === "state" ? html`<${RunState} page=${page} id=${id} at=${at === null ? 0 : events[at - 1]?.seq} />`
-      : tab === "flame" ? html`<${Flame} page=${page} id=${id} />`
-      : html`<${TranscriptView} transcript=${transcript} spawned=${at === null ? children : []} onFork=${fork} />`}
+    <${PARTS.get(tab) ?? TranscriptView} page=${page} id=${id} row=${row} events=${shown} transcript=${replayed ?? held.transcript} result=${loaded.value?.result}
+      at=${at ? events[at - 1]?.seq : 0} spawned=${at ? [] : children} onFork=${fork} />
   </div>`;
 }

@@ -1,8 +1,6 @@
 // A transcript on the page. Only the newest items are drawn at first; tool calls and thinking are folded.
-import {html, useState} from "../html.mjs";
-import {clock, duration, grouped, money, plural} from "../data/format.mjs";
-import {brief, startOf} from "../data/text.mjs";
-import {button, code, Folded, none, prose, runLink, soft, words} from "./words.mjs";
+import {brief, button, clock, code, duration, Folded, grouped, html, money, none, plural, prose, runLink, soft, spaced,
+  startOf, useState, words} from "./words.mjs";
 
 const FIRST = 200;
 const ROLES = {__proto__: null, human: "Prompt", ai: "Agent", system: "System"};
@@ -19,7 +17,7 @@ function call({tool, args, isOpen, status: known, elapsed_ms, result, preview, s
     ${progress && isOpen && none(html`${progress.done}${progress.total ? ` of ${progress.total}` : ""} ${words(progress.text ?? "")}`)}</div>`;
 }
 
-const end = ({status, error, value, partial} = {}) => html`<div class=${`end ${status === "completed" ? "" : "bad"}`}><b>Ended: ${brief(status ?? "", 40).replaceAll("_", " ")}</b>
+const end = ({status, error, value, partial} = {}) => html`<div class=${`end ${status === "completed" ? "" : "bad"}`}><b>Ended: ${spaced(brief(status, 40))}</b>
   ${error && prose(`${error.type}: ${error.message}`)}${value !== undefined && value !== null && prose(value)}
   ${partial && html`<h2>Found until then</h2>${prose(partial)}`}</div>`;
 
@@ -30,10 +28,10 @@ function message({role, name, isPartial, usage, exhausted, blocks}, fork) {
 }
 
 function Item({item, onFork}) {
-  const {kind} = item, time = html`<span class="time">${clock(item.at)}</span>`;
+  const {kind, role} = item, time = html`<span class="time">${clock(item.at)}</span>`;
   if (kind === "message") {
     const fork = onFork && item.seq > 0 && button("Fork from here", () => onFork(item), "quiet fork");
-    return html`<article class=${`item message ${item.role}`} aria-label=${ROLES[item.role] ?? "Message"}>${time}${message(item, fork)}</article>`;
+    return html`<article class=${`item message ${role}`} aria-label=${ROLES[role] ?? "Message"}>${time}${message(item, fork)}</article>`;
   }
   return html`<div class=${`item ${kind === "child" ? "note" : kind} ${item.isBad ? "bad" : ""}`}>${time}${kind === "call" ? call(item)
     : kind === "end" ? end(item.result) : kind === "note" ? words(item.text, 400) : html`<span>Spawned ${runLink(item.row.id, item.row.path)}</span>`}</div>`;
@@ -50,17 +48,13 @@ export function TranscriptView({transcript, spawned, onFork}) {
 }
 
 function merge(items, spawned) {
-  const rest = [...spawned].sort((a, b) => a.bornAt - b.bornAt), all = [];
-  const take = (until) => {
-    while (rest[0]?.bornAt < until) {
-      const row = rest.shift();
+  const rest = [...spawned].sort((a, b) => b.bornAt - a.bornAt), all = [];
+  for (const item of [...items, null]) {
+    while (rest.length && (!item || rest.at(-1).bornAt < Date.parse(item.at))) {
+      const row = rest.pop();
       all.push({kind: "child", key: row.id, row, at: row.born});
     }
-  };
-  for (const item of items) {
-    take(Date.parse(item.at) || 0);
-    all.push(item);
+    if (item) all.push(item);
   }
-  take(Infinity);
   return all;
 }

@@ -1,29 +1,33 @@
 // One line of the tree table.
-import {html} from "../html.mjs";
-import {count, duration, megabytes, money, percent, plural} from "../data/format.mjs";
-import {brief} from "../data/text.mjs";
-import {limitsOf, shortLimit} from "../tree/limits.mjs";
-import {elapsed, nameOf, shownPath, silentFor, stateOf} from "../tree/state.mjs";
-import {runAddress} from "./words.mjs";
+import {brief, count, duration, elapsed, html, megabytes, money, nameOf, percent, plural, runAddress, shownPath,
+  silentFor, stateOf, words} from "./words.mjs";
+import {limitsOf} from "../tree/limits.mjs";
 
+const high = (isHigh, text) => html`<span class=${isHigh ? "high" : ""}>${text}</span>`;
+const pair = (own, subtree) => html`<span class="own">${own}</span><span class="subtree">${subtree}</span>`;
+
+/** The columns: the content and the title of a cell come from `draw` and `title`; siblings are sorted unless `isFixed`. */
 export const COLUMNS = [
   {name: "path", label: "Run"},
-  {name: "agent", label: "Agent"},
-  {name: "state", label: "State"},
-  {name: "elapsed", label: "Elapsed"},
-  {name: "silent", label: "Silent for"},
-  {name: "tokens", label: "Tokens own | subtree"},
-  {name: "usd", label: "USD own | subtree"},
-  {name: "budget", label: "Budget", isFixed: true},
-  {name: "model", label: "Model"},
-  {name: "sandbox", label: "Sandbox", isFixed: true},
-  {name: "context", label: "Context"},
+  {name: "agent", label: "Agent", draw: (row) => words(row.agent, 60)},
+  {name: "state", label: "State", draw: (row) => html`<${State} row=${row} />`},
+  {name: "elapsed", label: "Elapsed", draw: (row, now) => duration(elapsed(row, now))},
+  {name: "silent", label: "Silent for", draw: (row, now) => {
+    const silent = silentFor(row, now);
+    return silent >= 1000 && high(silent > 120_000 && !row.waits_for, duration(silent));
+  }},
+  {name: "tokens", label: "Tokens own | subtree", draw: ({own, subtree}) => pair(count(own.tokens), count(subtree.tokens))},
+  {name: "usd", label: "USD own | subtree", draw: ({own, subtree}) => pair(money(own.usd), (subtree.estimated ? "~" : "") + money(subtree.usd)),
+    title: (row) => row.subtree.estimated && "partly an estimate: a provider did not confirm it"},
+  {name: "budget", label: "Budget", isFixed: true, draw: budget},
+  {name: "model", label: "Model", draw: (row) => words(row.model, 60), title: (row) => brief(row.model, 100)},
+  {name: "sandbox", label: "Sandbox", isFixed: true, draw: (row) => brief(sandboxWords(row), 60)},
+  {name: "context", label: "Context",
+    draw: ({context_tokens: used, context_window: all}) => used > 0 && (all ? high(used / all > 0.85, percent(used / all)) : count(used)),
+    title: ({context_tokens: used, context_window: all}) => all && `${used} of ${all} tokens`},
 ];
 export const HEIGHT = 30; //: of a line, as in tree.css
 const INDENT = 14, DEEPEST = 12; //: deeper runs are indented no further, and show their depth as a number
-
-const Cell = ({name, title, children}) =>
-  html`<div role="gridcell" class=${`cell ${name}`} title=${title}>${children}</div>`;
 
 /** A bar of one limit: used, reserved, left. */
 export const Bar = ({limit, all}) => html`<span class="bar" role="img" aria-label=${all}>
@@ -31,19 +35,15 @@ export const Bar = ({limit, all}) => html`<span class="bar" role="img" aria-labe
   <span class="reserved" style=${{width: percent(limit.reservedPart)}}></span>
 </span>`;
 
-export function Budget({row}) {
-  const limits = limitsOf(row);
-  if (!limits.length) return null;
-  const all = limits.map((each) => each.words).join("; ");
-  return html`<span class="budget" title=${all}><${Bar} limit=${limits[0]} all=${all} /><span>${shortLimit(limits[0])}</span></span>`;
+function budget(row) {
+  const limits = limitsOf(row), all = limits.map((each) => each.words).join("; ");
+  return all && html`<span class="budget" title=${all}><${Bar} limit=${limits[0]} all=${all} /><span>${limits[0].short}</span></span>`;
 }
 
 export const State = ({row}) => {
   const {text, kind} = stateOf(row);
   return html`<span class=${`state ${kind}`}>${brief(text, 60)}</span>`;
 };
-
-const Pair = ({own, subtree}) => html`<span class="own">${own}</span><span class="subtree">${subtree}</span>`;
 
 export function sandboxWords({sandbox, frozen_mb}) {
   if (!sandbox) return "";
@@ -53,49 +53,20 @@ export function sandboxWords({sandbox, frozen_mb}) {
     frozen_mb ? `frozen with ${megabytes(frozen_mb)}` : ""].filter(Boolean).join(" ");
 }
 
-function Fold({line, onFold}) {
-  if (line.isExpanded === undefined) return html`<span class="fold"></span>`;
-  return html`<span class="fold" aria-hidden="true" onClick=${(event) => (event.stopPropagation(), onFold(line))}>${line.isExpanded ? "▾" : "▸"}</span>`;
-}
-
-const indent = (depth) => ({paddingInlineStart: `${Math.min(depth, DEEPEST) * INDENT}px`});
-
 export function Line({line, index, now, isFocused, onFold, onFocus, onOpen}) {
-  const shared = {
-    role: "row", id: `line-${index}`, "aria-level": line.depth + 1, "aria-rowindex": index + 2,
-    "aria-expanded": line.isExpanded === undefined ? undefined : String(line.isExpanded),
-    "aria-selected": String(isFocused),
-    style: {top: `${index * HEIGHT}px`}, onClick: () => onFocus(line),
-  };
-  if (line.kind === "group") {
-    return html`<div ...${shared} class=${`line group ${isFocused ? "focused" : ""}`}>
-      <div role="gridcell" class="cell path" style=${indent(line.depth)}><${Fold} line=${line} onFold=${onFold} />
-        <button type="button" class="link" tabindex="-1" onClick=${() => onFold(line)}>${plural(line.count, "ended run")}</button></div>
-    </div>`;
-  }
-  const {row, live, children} = line.node;
-  const path = brief(shownPath(row), 400), silent = silentFor(row, now);
-  const context = row.context_window ? row.context_tokens / row.context_window : 0;
-  return html`<div ...${shared} class=${`line ${isFocused ? "focused" : ""} ${line.isDimmed ? "dimmed" : ""} ${row.is_over ? "over" : ""}`}
-      onDblClick=${() => onOpen(line)}>
-    <div role="gridcell" class="cell path" title=${path} style=${indent(line.depth)}>
-      <${Fold} line=${line} onFold=${onFold} />
-      ${line.depth > DEEPEST && html`<span class="depth">${line.depth}</span>`}
-      <a href=${runAddress(row.id)} tabindex="-1"><bdi dir="auto">${brief(nameOf(row), 120)}</bdi></a>
-      ${children.length > 0 && !line.isExpanded && html`<span class="below">${live ? `${count(live)} not ended below` : `${count(children.length)} below`}</span>`}
-      <span class="description"><bdi dir="auto">${brief(row.description, 100)}</bdi></span>
-    </div>
-    <${Cell} name="agent"><bdi dir="auto">${brief(row.agent, 60)}</bdi><//>
-    <${Cell} name="state"><${State} row=${row} /><//>
-    <${Cell} name="elapsed">${duration(elapsed(row, now))}<//>
-    <${Cell} name="silent"><span class=${silent > 120_000 && !row.waits_for ? "high" : ""}>${silent >= 1000 ? duration(silent) : ""}</span><//>
-    <${Cell} name="tokens"><${Pair} own=${count(row.own.tokens)} subtree=${count(row.subtree.tokens)} /><//>
-    <${Cell} name="usd" title=${row.subtree.estimated ? "partly an estimate: a provider did not confirm it" : undefined}>
-      <${Pair} own=${money(row.own.usd)} subtree=${(row.subtree.estimated ? "~" : "") + money(row.subtree.usd)} /><//>
-    <${Cell} name="budget"><${Budget} row=${row} /><//>
-    <${Cell} name="model" title=${brief(row.model, 100)}><bdi dir="auto">${brief(row.model, 60)}</bdi><//>
-    <${Cell} name="sandbox">${brief(sandboxWords(row), 60)}<//>
-    <${Cell} name="context" title=${row.context_window ? `${row.context_tokens} of ${row.context_window} tokens` : undefined}>
-      <span class=${context > 0.85 ? "high" : ""}>${context ? percent(context) : row.context_tokens ? count(row.context_tokens) : ""}</span><//>
+  const {depth, isExpanded, node} = line, {row, live, children} = node ?? {};
+  const fold = () => onFold(line);
+  const path = (title, content) => html`<div role="gridcell" class="cell path" title=${title} style=${{paddingInlineStart: `${Math.min(depth, DEEPEST) * INDENT}px`}}>
+    <span class="fold" aria-hidden="true" onClick=${(event) => isExpanded !== undefined && (event.stopPropagation(), fold())}>${isExpanded ? "▾" : isExpanded === false && "▸"}</span>${content}</div>`;
+  return html`<div role="row" id=${`line-${index}`} aria-level=${depth + 1} aria-rowindex=${index + 2}
+      aria-expanded=${isExpanded === undefined ? undefined : String(isExpanded)} aria-selected=${String(isFocused)}
+      class=${`line ${isFocused ? "focused" : ""} ${line.isDimmed ? "dimmed" : ""} ${row ? (row.is_over ? "over" : "") : "group"}`}
+      style=${{top: `${index * HEIGHT}px`}} onClick=${() => onFocus(line)} onDblClick=${() => row && onOpen(line)}>
+    ${!row ? path(undefined, html`<button type="button" class="link" tabindex="-1" onClick=${fold}>${plural(line.count, "ended run")}</button>`)
+      : [path(brief(shownPath(row), 400), html`${depth > DEEPEST && html`<span class="depth">${depth}</span>`}
+          <a href=${runAddress(row.id)} tabindex="-1"><bdi dir="auto">${brief(nameOf(row), 120)}</bdi></a>
+          ${children.length > 0 && !isExpanded && html`<span class="below">${live ? `${count(live)} not ended below` : `${count(children.length)} below`}</span>`}
+          <span class="description">${words(row.description, 100)}</span>`),
+        COLUMNS.slice(1).map(({name, draw, title}) => html`<div role="gridcell" class=${`cell ${name}`} title=${title?.(row) || undefined}>${draw(row, now)}</div>`)]}
   </div>`;
 }

@@ -1,17 +1,14 @@
 // The table of all trees: only the lines in view are drawn, all of one height.
-import {html, useEffect, useLayoutEffect, useMemo, useReducer, useRef, useState} from "../html.mjs";
-import {money, plural} from "../data/format.mjs";
+import {choice, grouped, html, isInterrupted, isPaused, isTyping, money, plural, runAddress, typed, useDraw, useLayoutEffect,
+  useListener, useMemo, useNow, useRef, useRows, useState} from "./words.mjs";
 import {comparisonOf, filterOf, outline} from "../tree/outline.mjs";
-import {isPaused} from "../tree/state.mjs";
 import {Acts} from "./acts.mjs";
-import {useNow, useRows} from "./hooks.mjs";
 import {COLUMNS, HEIGHT, Line} from "./tree_row.mjs";
-import {choice, runAddress} from "./words.mjs";
 
 const HEAD = 38, BEYOND = 6, REORDER_MS = 500;
 const STATES = [
-  ["all", "all states"], ["open", "not ended"], ["working", "working"], ["waiting", "waits for a person, a limit or a pause"],
-  ["silent", "silent"], ["paused", "paused"], ["failed", "failed"], ["ended", "ended"],
+  ["all", "all states"], ["open", "not ended"], ["working"], ["waiting", "waits for a person, a limit or a pause"],
+  ["silent"], ["paused"], ["failed"], ["ended"],
 ];
 const BEGIN = html`<h2>No run is recorded here yet</h2><p>Begin one in this folder; it appears here as soon as it starts:</p>
   <pre class="code">ramet ask "What is in this folder?"</pre>`;
@@ -22,7 +19,7 @@ export function TreeTable({page}) {
   const {rows} = page;
   useRows(rows);
   const now = useNow();
-  const [, draw] = useReducer((value) => value + 1, 0);
+  const draw = useDraw();
   const choose = (changes) => (Object.assign(memory, changes), draw());
   const grid = useRef(), search = useRef(), folds = useRef(0), cache = useRef(new Map()), latest = useRef({});
   const [top, setTop] = useState(memory.top), [height, setHeight] = useState(600);
@@ -65,41 +62,34 @@ export function TreeTable({page}) {
     else if (which) location.hash = runAddress(which.id);
   };
   const parentIndex = () => {
-    for (let index = focused - 1; index >= 0; index -= 1) if (lines[index].depth < line.depth) return index;
-    return focused;
+    const index = lines.slice(0, focused).findLastIndex((each) => each.depth < line.depth);
+    return index < 0 ? focused : index;
   };
 
+  const screen = Math.floor(height / HEIGHT) - 2;
+  const steps = {ArrowDown: 1, ArrowUp: -1, PageDown: screen, PageUp: -screen, Home: -Infinity, End: Infinity};
   const keys = {
-    ArrowDown: () => focus(focused + 1),
-    ArrowUp: () => focus(focused - 1),
-    PageDown: () => focus(focused + Math.floor(height / HEIGHT) - 2),
-    PageUp: () => focus(focused - Math.floor(height / HEIGHT) + 2),
-    Home: () => focus(0),
-    End: () => focus(lines.length - 1),
     ArrowRight: () => (line?.isExpanded === false ? fold(line, true) : line?.isExpanded && focus(focused + 1)),
     ArrowLeft: () => (line?.isExpanded && !fits ? fold(line, false) : focus(parentIndex())),
     Enter: () => open(line),
     s: () => page.act("stop", row),
-    p: () => page.act(row && isPaused(row) ? "resume" : "pause", row),
+    p: () => page.act(row && (isPaused(row) || isInterrupted(row)) ? "resume" : "pause", row),
     m: () => page.act("message", row),
     r: () => page.act("raise", row),
     "*": () => (lines.forEach((each) => each.isExpanded === false && memory.folds.set(each.id, true)), folds.current += 1, draw()),
   };
   const onKey = (event) => {
-    const does = keys[event.key];
-    if (!does || event.ctrlKey || event.metaKey || event.altKey || event.target.tagName === "BUTTON") return;
+    const {key} = event, step = steps[key];
+    if (!(step || keys[key]) || event.ctrlKey || event.metaKey || event.altKey || event.target.tagName === "BUTTON") return;
     event.preventDefault();
-    does();
+    if (step) focus(focused + step);
+    else keys[key]();
   };
-  useEffect(() => {
-    const hear = (event) => {
-      if (event.key !== "/" || /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName) || document.querySelector("dialog[open]")) return;
-      event.preventDefault();
-      search.current.focus();
-    };
-    addEventListener("keydown", hear);
-    return () => removeEventListener("keydown", hear);
-  }, []);
+  useListener("keydown", (event) => {
+    if (event.key !== "/" || isTyping(event) || document.querySelector("dialog[open]")) return;
+    event.preventDefault();
+    search.current.focus();
+  });
 
   const sort = (column) => choose(
     memory.column === column ? (memory.isDescending ? {isDescending: false} : {column: ""}) : {column, isDescending: column !== "path"},
@@ -111,10 +101,8 @@ export function TreeTable({page}) {
   // A line whose run did not change keeps its node of the last drawing, which Preact then skips.
   const before = cache.current, kept = cache.current = new Map();
   const drawn = (each, index) => {
-    const isFocused = index === focused, of = each.node?.row ?? each.count, live = each.node?.live;
-    const old = before.get(index);
-    const same = old && old.line === each && old.of === of && old.live === live && old.now === now && old.isFocused === isFocused && old.size === size;
-    const entry = same ? old : {line: each, of, live, now, isFocused, size, node: html`<${Line} key=${index % size} line=${each} index=${index}
+    const isFocused = index === focused, inputs = [each, each.node?.row, each.node?.live, now, isFocused, size], old = before.get(index);
+    const entry = inputs.every((input, at) => input === old?.inputs[at]) ? old : {inputs, node: html`<${Line} key=${index % size} line=${each} index=${index}
       now=${now} isFocused=${isFocused} onFold=${(which) => latest.current.fold(which)} onFocus=${(which) => choose({focus: which.id})} onOpen=${(which) => latest.current.open(which)} />`};
     kept.set(index, entry);
     return entry.node;
@@ -124,7 +112,7 @@ export function TreeTable({page}) {
   return html`<section class="trees" aria-labelledby="trees"><h1 id="trees" class="unseen">Trees</h1>
     <div class="toolbar">
       <input ref=${search} type="search" aria-label="Filter runs" placeholder="Filter ( / )" value=${memory.words}
-        onInput=${(event) => choose({words: event.target.value})}
+        onInput=${typed((words) => choose({words}))}
         onKeyDown=${(event) => (event.key === "Escape" || event.key === "Enter") && grid.current.focus()} />
       ${choice("State", memory.state, STATES, (state) => choose({state}))}
       <label><input type="checkbox" checked=${Boolean(page.ended)} onChange=${(event) => page.setEnded(event.target.checked)} /> ended trees</label>
@@ -137,8 +125,8 @@ export function TreeTable({page}) {
         onScroll=${(event) => setTop(memory.top = event.currentTarget.scrollTop)}>
       <div class="line head" role="row" aria-rowindex="1">
         ${COLUMNS.map((each) => html`<div role="columnheader" class=${`cell ${each.name}`}
-            aria-sort=${memory.column === each.name ? (memory.isDescending ? "descending" : "ascending") : undefined}>
-          ${each.isFixed ? each.label : html`<button type="button" tabindex="-1" title="Sort siblings" onClick=${() => sort(each.name)}>${each.label}${memory.column === each.name ? (memory.isDescending ? " ↓" : " ↑") : ""}</button>`}
+            aria-sort=${memory.column === each.name ? `${memory.isDescending ? "de" : "a"}scending` : undefined}>
+          ${each.isFixed ? each.label : html`<button type="button" tabindex="-1" title="Sort siblings" onClick=${() => sort(each.name)}>${each.label}${memory.column === each.name && (memory.isDescending ? " ↓" : " ↑")}</button>`}
         </div>`)}
       </div>
       <div class="body" role="rowgroup" style=${{height: `${lines.length * HEIGHT}px`}}>
@@ -150,11 +138,7 @@ export function TreeTable({page}) {
 }
 
 function Totals({rows, shown, fits}) {
-  let open = 0, usd = 0;
-  for (const {row, live} of rows.roots) {
-    open += live + (row.is_over ? 0 : 1);
-    usd += row.subtree.usd;
-  }
-  return html`<span class="totals">${plural(rows.roots.length, "tree")}, ${plural(rows.nodes.size, "run")}, ${open.toLocaleString("en")} not ended,
-    ${` ${money(usd)} USD`}${fits ? ` · ${plural(shown, "line")} shown` : ""}${rows.dropped ? ` · the oldest ${plural(rows.dropped, "ended tree")} left out` : ""}</span>`;
+  const sum = (valueOf) => rows.roots.reduce((all, each) => all + valueOf(each), 0);
+  return html`<span class="totals">${plural(rows.roots.length, "tree")}, ${plural(rows.nodes.size, "run")},
+    ${` ${grouped(sum(({row, live}) => live + !row.is_over))} not ended, ${money(sum(({row}) => row.subtree.usd))} USD`}${fits ? ` · ${plural(shown, "line")} shown` : ""}${rows.dropped ? ` · the oldest ${plural(rows.dropped, "ended tree")} left out` : ""}</span>`;
 }

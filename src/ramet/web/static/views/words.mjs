@@ -3,6 +3,13 @@ import {html, useState} from "../html.mjs";
 import {grouped, plural} from "../data/format.mjs";
 import {asText, beginning, brief} from "../data/text.mjs";
 
+// What views draw with, under one name.
+export * from "../html.mjs";
+export * from "../data/format.mjs";
+export * from "../data/text.mjs";
+export * from "../tree/state.mjs";
+export * from "./hooks.mjs";
+
 const FIRST = 4_000, MORE = 100_000;
 
 /** A short text in one line. */
@@ -38,9 +45,12 @@ export const list = (items, draw, empty) =>
 export const table = (head, rows) => html`<div class="scroll" tabindex="0"><table class="table"><thead><tr>${head.map((each) => html`<th>${each}</th>`)}</tr></thead>
   <tbody>${rows.map((cells) => html`<tr>${cells.map((each) => html`<td>${each}</td>`)}</tr>`)}</tbody></table></div>`;
 
-/** A choice of one of `options`, which are pairs of value and label. */
-export const choice = (label, value, options, onChoose) => html`<select aria-label=${label} value=${value} onChange=${(event) => onChoose(event.target.value)}>
-  ${options.map(([each, text]) => html`<option value=${each}>${text}</option>`)}</select>`;
+/** Return a listener that calls `set` with the value of a field. */
+export const typed = (set) => ({target}) => set(target.value);
+
+/** A choice of one of `options`: each is a value, and a label if that is another one. */
+export const choice = (label, value, options, onChoose) => html`<select aria-label=${label} value=${value} onChange=${typed(onChoose)}>
+  ${options.map(([each, text = each]) => html`<option value=${each}>${text}</option>`)}</select>`;
 
 /** An error, with a button that tries again. */
 export const trouble = (error, retry) => error && html`<p class="trouble" role="alert">

@@ -1,0 +1,1 @@
+"""Views of records that operators look at rarely: diffs, boards, kernels, keys."""
