@@ -244,7 +244,7 @@ class ResultFiles:
         """Store a result in a file, and return its path."""
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="ramet-results-", ignore_cleanup_errors=True)
-            self._context.read_roots = (pathlib.Path(self._folder.name),)
+            self._context.read_roots = (*self._context.read_roots, pathlib.Path(self._folder.name))
         self._count += 1
         file = pathlib.Path(self._folder.name) / f"{self._count}-{safe_name(call_id, 'result')}.txt"
         file.write_text(text, encoding="utf-8", errors="surrogateescape")

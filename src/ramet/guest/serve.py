@@ -255,6 +255,7 @@ def _context(
         permissions=start.permissions,
         permissions_after_plan=start.permissions_after_plan,
         steps=start.steps,
+        read_roots=tuple(map(pathlib.Path, start.read_roots)),
     )
     context.record = ChannelRecord(link, model, context)
     return context

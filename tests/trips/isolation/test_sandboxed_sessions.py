@@ -116,6 +116,37 @@ async def test_the_journal_of_a_retried_turn_has_the_last_attempt(tmp_path: path
     assert [each.kind for each in replayed_run.conversation] == ["human", "ai", "tool", "ai"]
 
 
+async def test_the_tools_of_a_child_read_its_mounts(
+    tmp_path: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A mount outside the project is read by its absolute path, not written, and nothing beside it is read."""
+    mount, other = tmp_path_factory.mktemp("mount"), tmp_path_factory.mktemp("other")
+    for folder in (mount, other):
+        (folder / "note").write_text("a note\n")
+    script: dict[str, list[Say | Call | list[Call] | str]] = {
+        "Go": [Call("Agent", {"subagent_type": "reader", "prompt": "Look around!"}), "done"],
+        "Look around!": [
+            Call("Read", {"file_path": str(mount / "note")}),
+            Call("Grep", {"pattern": "note", "path": str(mount)}),
+            Call("Write", {"file_path": str(mount / "new"), "content": "x"}),
+            Call("Read", {"file_path": str(other / "note")}),
+            "It is a note.",
+        ],
+    }
+    reader = Agent(
+        name="reader", description="Reads", instructions="Read.", policy=Policy(readonly_mounts=(str(mount),))
+    )
+    async with Session(
+        ScriptedModel(script=script), workspace_tools(), agents=[reader], cwd=tmp_path, backend="local", unattended=True
+    ) as session:
+        await session.ask("Go")
+        answers = [each.text for each in run_of(session, "main/1").context.history if each.type == "tool"]
+
+    assert "a note" in answers[0]
+    assert "note" in answers[1]
+    assert all("leads outside the workspace" in each for each in answers[2:]), answers
+
+
 @both
 async def test_a_child_cannot_change_the_folder(tmp_path: pathlib.Path, backend: Backend) -> None:
     """A hostile command writes only into the agent's own folder, whatever it was allowed to run."""

@@ -122,6 +122,7 @@ class SandboxedConversation:
             depth=run.info.depth,
             cwd=str(run.visible_cwd),
             json_size=len(body),
+            read_roots=run.grant.mounts.paths if run.grant is not None else (),
             parent=run.info.parent,
             tools=tuple(tool.name for tool in context.tools),
             tools_tag=tools.tag if tools is not None else "",

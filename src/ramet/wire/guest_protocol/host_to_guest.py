@@ -55,6 +55,7 @@ class StartConversation(HostMessage, frozen=True, kw_only=True, tag="start_conve
     depth: int
     cwd: str
     json_size: int
+    read_roots: tuple[str, ...] = ()  #: paths outside `cwd` that tools may read, as far as the sandbox has them
     parent: str | None = None
     tools: tuple[str, ...] = ()  #: by name: of ramet's own, built in the guest, and of the capsule
     tools_tag: str = ""  #: of the capsule, if present
