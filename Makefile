@@ -3,6 +3,7 @@
 PYTHON ?= python3
 BIN    := .venv/bin
 READY  := .venv/.ready
+SITE_READY := .venv/.site-ready
 ARGS   ?=
 JOBS   ?= 4
 ROUNDS ?= 200
@@ -42,7 +43,7 @@ CLUSTER := etcd:etcd-server containerd:containerd runc:runc docker-registry:dock
   iptables:iptables conntrack:conntrack ip:iproute2 jq:jq curl:curl openssl:openssl xz:xz-utils gcc:gcc kubectl:kubernetes-client \
   /usr/lib/cni/bridge:containernetworking-plugins /usr/include/stdio.h:libc6-dev
 
-.PHONY: help setup python tools cluster-tools demo lint check test test-kubernetes test-agents chaos packages mutants format bench bench-compare soak clean
+.PHONY: help setup python tools cluster-tools demo lint check test test-kubernetes test-agents chaos packages mutants format docs bench bench-compare soak clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -87,6 +88,11 @@ format: $(READY) ## rewrite the sources the way `make check` wants them
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+docs: $(SITE_READY) ## build the site in build/site: open build/site/index.html in a browser; a broken link fails
+	@rm -rf build/site
+	$(BIN)/python -m sphinx -q -W --keep-going -E -b html -c docs/site -d build/site-cache docs build/site
+	@echo "== build/site/index.html"
+
 bench: setup ## measure; see docs/design/performance.md
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -110,6 +116,10 @@ $(READY): pyproject.toml constraints.txt | python
 	@echo "== .venv: the packages of constraints.txt (a minute or two, once)"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,ui-test]'
+	@touch $@
+
+$(SITE_READY): $(READY)
+	$(BIN)/python -m pip install -q -c constraints.txt -e '.[docs]'
 	@touch $@
 
 # One after the other, and beside pip: apt-get has one lock, and waits for the network as pip does.
