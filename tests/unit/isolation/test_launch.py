@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -257,3 +258,24 @@ def test_nothing_is_started_for_an_ended_host() -> None:
     assert (
         run_launcher(Launch("none", USER, USER, (), (), os.getpid(), ("/bin/echo", "started"))).stdout == b"started\n"
     )
+
+
+@needs_root
+def test_a_private_mount_with_a_needed_folder_in_it_shows_its_files() -> None:
+    """A project made by `mkdtemp` is such a mount: its `.ramet` has the folders of runs."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        mount = make_folder(Path(name, "project"), 0o700, file="text")
+        Path(name).chmod(0o755)
+        needed = make_folder(mount / "runs", 0o755, inside="text")
+        os.chown(needed, USER, USER)
+
+        result = view_of_user(
+            paths=[mount, needed],
+            granted_paths=[mount],
+            sources={mount: mount},
+            look=[mount, mount / "file", needed],
+            write=[mount / "file", needed / "new"],
+        )
+
+    assert list(result["seen"].values()) == [["file", "runs"], "text", ["inside"]]
+    assert list(result["written"].values()) == ["Read-only file system", "written"]

@@ -37,9 +37,10 @@ def _extra(name: str, variables: Sequence[str], environ: Mapping[str, str]) -> C
     provider = PROVIDERS[name]
     if not _is_installed(provider.module):
         assert provider.extra is not None, "all of these are extras"
+        command = install_command(provider.extra)
         with_key = f"; {found[0]} is set" if found else ""
         meaning = f"its package is not installed{with_key}: the model offline needs none"
-        return CheckResult(name=label, state="missing", meaning=meaning, remedy=install_command(provider.extra))
+        return CheckResult(name=label, state="missing", meaning=meaning, remedy=command)
     if not found:
         meaning = "its package is installed, and no key is set"
         return CheckResult(name=label, state="limited", meaning=meaning, remedy=f"export {variables[0]}=…")

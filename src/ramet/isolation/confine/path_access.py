@@ -19,20 +19,27 @@ _HANDLE = os.O_PATH | os.O_CLOEXEC
 
 
 def grant_path_access(
-    paths: Iterable[str], uid: int, gid: int, sources: Mapping[str, str], owned: Collection[str] = ()
+    paths: Iterable[str],
+    uid: int,
+    gid: int,
+    sources: Mapping[str, str],
+    owned: Collection[str] = (),
+    shown: Collection[str] = (),
 ) -> None:
     """Let a user reach every one of `paths`, in this process and its later children. Raises OSError.
 
     For a path in `sources` the user reaches the source: a path without a symbolic link. Folders of `owned`, and below,
-    stay as they are: the caller makes their files appear as the user's.
+    stay as they are: the caller makes their files appear as the user's. So do folders of `shown`, but not those below:
+    an empty folder in place of a mount would hide its files from the user.
     """
     calls.unshare(calls.CLONE_NEWNS)
     calls.mount("none", "/", None, calls.MS_REC | calls.MS_SLAVE)
     inaccessible: dict[str, list[str]] = {}
     for path in sorted(set(paths), key=lambda path: (path.count("/"), path)):
         folder = first_inaccessible(path, uid, gid)
-        if folder is not None and not any(PurePath(folder).is_relative_to(each) for each in owned):
-            inaccessible.setdefault(folder, []).append(path)
+        if folder is None or folder in shown or any(PurePath(folder).is_relative_to(each) for each in owned):
+            continue
+        inaccessible.setdefault(folder, []).append(path)
     for folder, inner_paths in inaccessible.items():
         if not any(PurePath(folder).is_relative_to(other) for other in inaccessible if other != folder):
             nested_paths = [

@@ -82,7 +82,7 @@ def drop_privileges(
     uid: int,
     gid: int,
     paths: Collection[str],
-    granted_paths: Iterable[str] = (),
+    granted_paths: Collection[str] = (),
     sources: Mapping[str, str] = _NO_SOURCES,
     writable: Collection[str] = (),
 ) -> None:
@@ -90,7 +90,7 @@ def drop_privileges(
 
     A path in `sources` is a mount: no link on its path is followed, except one that an operator granted.
     """
-    grant_path_access(paths, uid, gid, sources, writable)
+    grant_path_access(paths, uid, gid, sources, writable, granted_paths)
     for path in sorted(granted_paths, key=lambda path: path.count("/")):  # An inner mount is shown in the outer one.
         if (handle := handle_of(path, sources)) is not None:
             is_shown = _show(path, handle, uid, gid, paths, sources, is_writable=path in writable)
