@@ -74,7 +74,7 @@ MAX_PROMPT = 1_000_000
 class Session(Generic[T]):
     """A conversation with one agent over many turns, one at a time. The agent remembers, and may spawn other agents.
 
-    `llm` is any LangChain chat model, or `model` a string such as "anthropic:claude-sonnet-4-5". The agent sees `tools`
+    `llm` is any LangChain chat model, or `model` a string such as "anthropic:claude-sonnet-5-5". The agent sees `tools`
     (LangChain tools, functions with a docstring, names of ramet's own tools). Unless `spawn=False`, it also sees the
     tools that manage sub-agents. `limits` bound the usage of the whole tree, and `watch` notices silence and loops.
 

@@ -54,7 +54,7 @@ async def test_the_answer_goes_to_stdout_and_all_other_text_to_stderr(project: P
     assert "main/logs: started explore: search the logs" in result.err
     assert "main/logs: completed" in result.err
     assert "✓ completed · 2 agents · 3 model calls" in result.err
-    folder = Path(result.err.rpartition("transcripts: ")[2].strip())
+    folder = Path(result.err.rpartition("transcripts: ")[2].partition("\n")[0])
     assert transcripts(folder) == ["main.jsonl", "main/logs.jsonl"]
     assert folder.is_relative_to(project / ".ramet" / "transcripts")
 
@@ -102,7 +102,10 @@ async def test_the_demo_finds_evidence_without_a_key(tmp_path: Path) -> None:
     assert len(locations) >= 5
     for path, line in locations:
         assert len((tmp_path / "copy" / path).read_text().splitlines()) >= line
-    assert "  transcripts: copy/.ramet/transcripts/" in result.err
+    *_, recorded, again = result.err.splitlines()
+    assert recorded.startswith("  transcripts: copy/.ramet/transcripts/")
+    assert again.startswith("  see it again: ramet tree run-")
+    assert again.endswith(" --dir copy")
 
 
 async def test_quiet_prints_the_answer_alone(project: Path) -> None:

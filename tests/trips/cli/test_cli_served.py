@@ -269,6 +269,7 @@ async def test_the_environment_gives_the_address_and_the_key(
     assert "no server answers at" in missing_server.err
     assert missing_server.err.endswith(": No such file or directory; is `ramet serve` running there?\n")
     assert "there is no journal in" in missing_journal.err
+    assert missing_journal.err.endswith("; --dir names another folder\n")
     for each in (without, missing_server, missing_journal, *wrong):
         assert (each.status, each.out, each.err.count("\n")) == (1, "", 1), each
     assert TOKEN not in "".join(each.err for each in (without, *wrong))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet.cli.doctor import doctor_command
+from ramet.cli.doctor import doctor_command, provider_checks
 from ramet.cli.doctor.bounded_checks import run_checks
 from ramet.cli.doctor.check_result import CheckResult
 from ramet.cli.doctor.machine_checks import check_folder
@@ -79,6 +79,16 @@ def test_a_key_is_named_and_not_shown() -> None:
     assert "ANTHROPIC_API_KEY" in results["provider anthropic"].meaning
     assert results["provider openai"].state == "limited"
     assert "sk-ant-1234" not in str(results)
+
+
+def test_the_remedy_for_a_provider_needs_no_package_index_that_has_ramet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An installation from a clone or a wheel is told the packages of the extra, not `ramet[anthropic]`."""
+    monkeypatch.setattr(provider_checks, "_is_installed", lambda module: False)
+
+    remedies = [each.remedy for each in provider_checks.check_providers({})]
+
+    assert remedies[0].startswith("pip install 'langchain-anthropic")
+    assert not any("ramet" in each for each in remedies)
 
 
 def test_a_state_folder_that_leads_elsewhere_is_reported(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import shlex
 import sys
 from argparse import Namespace
 from collections.abc import Callable
@@ -107,7 +108,7 @@ async def _ask(options: Namespace, question: str, *, logs: bool) -> int:
     else:
         printed = _print_answer(outcome, out, err, model, quiet=options.quiet)
     with contextlib.suppress(OSError):  # The answer was written; an unread rest is no failure.
-        _print_summary(outcome, err, model, clock, session.transcripts, options, blank_line=printed)
+        _print_summary(outcome, err, model, clock, session, options, blank_line=printed)
         if not options.json and (artifacts := session.handle(session.id).run.artifacts):  # Of a clone, which ended now.
             err.print(Text("\n".join(artifacts), "dim"), soft_wrap=True)
     return outcome.result.exit_code
@@ -225,7 +226,7 @@ def _print_summary(
     err: Console,
     model: TreeModel,
     clock: Clock,
-    transcripts: Path | None,
+    session: Session,
     options: Namespace,
     *,
     blank_line: bool,
@@ -236,4 +237,8 @@ def _print_summary(
         return
     if is_live(err) and blank_line and not options.quiet:
         err.print()
-    print_status(err, outcome.result, model, now=clock.now(), transcripts=None if options.quiet else transcripts)
+    transcripts = None if options.quiet else session.transcripts
+    print_status(err, outcome.result, model, now=clock.now(), transcripts=transcripts)
+    if session.durable and not options.quiet:
+        folder = "" if options.dir == Path.cwd() else f" --dir {shlex.quote(one_line(display_path(options.dir)))}"
+        err.print(Text(f"  see it again: ramet tree {session.id}{folder}", "dim"), soft_wrap=True)

@@ -24,7 +24,7 @@ from ramet.cli.commands.mcp_install import install_packages
 from ramet.cli.commands.mcp_login import login, logout
 from ramet.cli.paths import display_path, user_dir
 from ramet.cli.project import load
-from ramet.cli.render.console import console
+from ramet.cli.render.console import console, print_note
 from ramet.cli.render.sanitize import one_line
 from ramet.core.errors import McpServerFailed, RametError, Unknown
 from ramet.core.events import Notice
@@ -61,6 +61,8 @@ def mcp(options: Namespace) -> int:
             return login(_usable(options, rows).server, has_browser=options.browser)
         case "logout":
             return logout(_named(options, rows).server)
+    if not rows and not options.json:
+        print_note(f"no MCP server is named here, neither in {MCP_FILE} nor by an agent")
     for row in rows:
         if options.json:
             data = {"name": row.server.name, "place": row.place, "usable": row.is_usable}

@@ -219,7 +219,11 @@ class LocalSource:
 
     async def _journal(self) -> JournalReader:
         if self._records is None:
-            self._records = await (await journal_reader(self.dir)).__aenter__()
+            try:
+                reader = await journal_reader(self.dir)
+            except NoJournal as missing:
+                raise NoJournal(f"{missing}; --dir names another folder") from None
+            self._records = await reader.__aenter__()
         return self._records
 
     async def _ask(self, request: Request, run: str | None = None) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from rich.text import Text
@@ -33,10 +34,12 @@ def init(options: Namespace) -> int:
         out.print(Text(each.path.ljust(width), "bold").append(f"  {each.purpose}", "none"), soft_wrap=True)
     shown = one_line(display_path(project), 300)
     steps = [] if shown == "." else [f"cd {shown}"]
+    if find_spec("pytest") is None:
+        steps.append("pip install pytest")
     steps += [
         "python -m pytest test_word_agent.py",
         'python word_agent.py "Which texts are here?"',
-        'ramet ask "Which texts are here?" --agent writer-helper',
+        'ramet ask "Which texts are here?" --agent writer-helper   # without the tool: it is in the program alone',
     ]
     out.print(Text("next:", "dim"))
     for step in steps:

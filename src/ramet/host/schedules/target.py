@@ -170,7 +170,7 @@ def _agent_of(fields: Mapping[str, Any]) -> Agent:
 def _check_model(agent: Agent) -> None:
     if agent.function is None and not isinstance(agent.model, str):
         accepted = (
-            "a string such as 'anthropic:claude-sonnet-4-5': "
+            "a string such as 'anthropic:claude-sonnet-5-5': "
             "a scheduled agent has no parent, and objects cannot be stored"
         )
         raise InvalidValue("agent.model", agent.model, accepted)
