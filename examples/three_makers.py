@@ -10,6 +10,7 @@ Each works in a sandbox of its own, without a key. The programs are found in PAT
 import argparse
 import asyncio
 import sys
+from collections.abc import Sequence
 
 from ramet import Agent, AgentRuntime, Limits, chain
 
@@ -33,10 +34,10 @@ JUDGE = Agent(
 )
 
 
-async def main(question: str, usd: float) -> int:
-    """Print the final answer, and what all three have cost."""
+async def main(question: str, usd: float, agents: Sequence[Agent] = (AUTHOR, CRITIC, JUDGE)) -> int:
+    """Print the final answer, and what all of them have cost. Return an exit status."""
     async with AgentRuntime() as runtime:
-        handle = await runtime.spawn(chain(AUTHOR, CRITIC, JUDGE), question, limits=Limits(usd=usd))
+        handle = await runtime.spawn(chain(*agents), question, limits=Limits(usd=usd))
         result = await handle.result()
     used = result.usage_subtree
     print(result.text)

@@ -162,9 +162,9 @@ RECURRING = {
 
 def modules() -> Iterator[Path]:
     """Yield each module of ramet, relative to its package. Examples are programs to copy, named for their readers."""
-    for path in sorted(PACKAGE.rglob("*.py")):
+    for path in (each.relative_to(PACKAGE) for each in sorted(PACKAGE.rglob("*.py"))):
         if path.name not in ("__init__.py", "__main__.py") and "examples" not in path.parts:
-            yield path.relative_to(PACKAGE)
+            yield path
 
 
 def crowded_folders(paths: list[Path]) -> dict[str, int]:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 
 from ramet.cli.doctor.check_result import CheckResult
-from ramet.core.errors import MissingExtra
+from ramet.disk.installation import install_command
 from ramet.models.resolve import PROVIDERS
 
 #: The variables with the keys of the providers that are extras of ramet.
@@ -37,7 +37,7 @@ def _extra(name: str, variables: Sequence[str], environ: Mapping[str, str]) -> C
     provider = PROVIDERS[name]
     if not _is_installed(provider.module):
         assert provider.extra is not None, "all of these are extras"
-        command = str(MissingExtra(name, provider.extra)).rpartition("install it with: ")[2]
+        command = install_command(provider.extra)
         with_key = f"; {found[0]} is set" if found else ""
         meaning = f"its package is not installed{with_key}: the model offline needs none"
         return CheckResult(name=label, state="missing", meaning=meaning, remedy=command)

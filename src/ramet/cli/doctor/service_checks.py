@@ -10,6 +10,7 @@ from ramet.cli.doctor.check_result import CheckResult
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.settings_file import default_file, trust_problem
 from ramet.core.errors import InvalidValue, MissingExtra, RametError
+from ramet.disk.installation import missing_extra
 from ramet.services.config.load import Config, examine
 from ramet.services.config.settings import PostgresUrl, StoreAdapter
 
@@ -47,7 +48,7 @@ def check_store(config: Config) -> CheckResult:
     try:
         import psycopg
     except ImportError:
-        return _missing_extra("store", MissingExtra("a journal on PostgreSQL", "postgres"))
+        return _missing_extra("store", missing_extra("a journal on PostgreSQL", "postgres"))
     where = str(config.store)
     try:
         with psycopg.connect(config.store.url, connect_timeout=_ANSWER_S, autocommit=True) as connection:

@@ -62,8 +62,7 @@ _TEST: Final = '''\
 
 import asyncio
 
-from ramet import ScriptedModel
-from ramet.models.scripted.dialogue import Call
+from ramet.testing import Call, ScriptedModel
 from word_agent import answer, count_words
 
 
