@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from playwright.async_api import BrowserContext, Page, Route
 
 ORIGIN = "http://page.test"
+_UNCOUNTED = frozenset({",", ";", "(", ")"})
 #: Parse templates as the page does, with their values' numbers as values, and join spaces outside of `pre`.
 DRAWN = """async (templates) => {
   const {default: htm} = await import("/served/vendor/htm.mjs");
@@ -42,7 +43,7 @@ async def modules(context: BrowserContext) -> Page:
 
 
 async def test_a_browser_finds_the_same_code_in_scripts_as_written_and_as_served(context: BrowserContext) -> None:
-    """The places where a debugger can stop, such as statements and calls, are at the same tokens.
+    """The places where a debugger can stop, such as statements and calls, are at the same tokens, all but some signs.
 
     Templates give the same elements, attributes and texts, but for the spaces that HTML joins to one.
     """
@@ -78,10 +79,17 @@ async def test_a_browser_finds_the_same_code_in_scripts_as_written_and_as_served
 
 
 def _tokens_at(script: str, places: list[tuple[int, int]]) -> list[int]:
-    """Return the numbers of the tokens that are at, or next after, places by line and column."""
+    """Return the numbers of the tokens that are at, or next after, places by line and column.
+
+    Spaces and the signs that a served script has fewer of are not counted.
+    """
     tokens = list(script_tokens(script))
     ends = list(itertools.accumulate(len(each.text) for each in tokens))
-    starts = [end - len(each.text) for each, end in zip(tokens, ends, strict=True) if each.kind != "space"]
+    starts = [
+        end - len(each.text)
+        for each, end in zip(tokens, ends, strict=True)
+        if each.kind != "space" and each.text not in _UNCOUNTED
+    ]
     lines = [0, *itertools.accumulate(len(each) + 1 for each in script.split("\n"))]
     return sorted({bisect.bisect_left(starts, lines[line] + column) for line, column in places})
 
@@ -90,7 +98,7 @@ def _templates(script: str) -> list[list[str]]:
     """Return the templates of a script, each as its pieces between values."""
     found, unfinished = list[list[str]](), list[list[str]]()
     for kind, text in script_tokens(script):
-        if kind != "template":
+        if kind not in ("template", "html"):
             continue
         if text[0] == "`":
             unfinished.append([])

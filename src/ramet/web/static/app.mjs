@@ -56,7 +56,7 @@ function App({token, reason}) {
     if (!locked) api.get("about.json").then((answer) => setAbout({...about, ...answer}), () => {});
   }, [api]);
   useEffect(() => {
-    if (locked) return undefined;
+    if (locked) return;
     const end = new AbortController();
     const onState = (state) => {
       const {kind} = state;
@@ -101,7 +101,7 @@ function Navigation({page, view}) {
   const waiting = waitingCount(page.rows);
   document.title = `${waiting ? `(${waiting}) ` : ""}ramet`;
   return html`<nav aria-label="Views">${[...VIEWS].map(([name, [label]]) => html`<a href=${`#/${name}`}
-    aria-current=${view === name ? "page" : undefined}>${label}${name === "inbox" && waiting ? html` <span class="badge">${waiting}</span>` : ""}</a>`)}</nav>`;
+    aria-current=${view === name ? "page" : null}>${label}${name === "inbox" && waiting ? html` <span class="badge">${waiting}</span>` : ""}</a>`)}</nav>`;
 }
 
 // A new link in a tab with the page does not load it.

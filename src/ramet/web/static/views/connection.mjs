@@ -5,7 +5,7 @@ import {removeToken, saveToken} from "../data/token.mjs";
 export function Connection({state, about}) {
   useNow();
   const isLive = state.kind === "live";
-  return html`<span class=${`connection ${isLive ? "live" : ""}`} title=${isLive && state.isLeader === false ? "Another tab of this browser reads the changes for this one." : undefined}>
+  return html`<span class=${`connection ${isLive ? "live" : ""}`} title=${isLive && state.isLeader === false ? "Another tab of this browser reads the changes for this one." : null}>
     ${isLive ? (about.kernel ? "live" : "live: journal only, no kernel") : state.kind === "empty" ? "waits for the first run" : "connecting…"}</span>`;
 }
 

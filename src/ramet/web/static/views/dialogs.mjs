@@ -39,7 +39,7 @@ const ACTS = {
     title: "Raise limits", button: "Raise", path: "limits",
     body: (values) => ({add: Object.fromEntries(Object.entries(values).filter(([, value]) => value).map(([name, value]) => [name, Number(value)]))}),
     about: (_, row) => html`<p>Add to limits of this run; what waits there goes on.</p>${list(limitsOf(row), (each) => each.words)}`,
-    fields: (row) => (limitsOf(row).length ? limitsOf(row).map((each) => each.name).filter((each) => each !== "seconds" && each !== "time") : ["usd", "tokens", "model_calls"])
+    fields: (row) => (limitsOf(row)[0] ? limitsOf(row).map((each) => each.name).filter((each) => each !== "seconds" && each !== "time") : ["usd", "tokens", "model_calls"])
       .map((name) => ({name, label: `Add ${spaced(name)}`, type: "number"})),
     receipt: ({limits}) => html`<p>The limits are now:</p>${code(limits)}`,
   },
@@ -58,7 +58,7 @@ function Field({name, label, type = "text", required, values, set}) {
     return html`<label class="check"><input type=${type} checked=${Boolean(values[name])} onChange=${(event) => change(event.target.checked)} /> ${label}</label>`;
   }
   const tag = type === "textarea" ? type : "input";
-  return html`<label>${label}<${tag} type=${tag === "input" ? type : undefined} rows="4" min="0" step="any" dir="auto" required=${required}
+  return html`<label>${label}<${tag} type=${tag === "input" ? type : null} rows="4" min="0" step="any" dir="auto" required=${required}
     value=${values[name] ?? ""} onInput=${typed(change)} /></label>`;
 }
 

@@ -9,8 +9,8 @@ const AGAIN_MS = 5_000;
 /** An act without fields on something that is no run. */
 const actOn = (page, url, title, about, receipt, button = title) => () => page.act({title, button, url, about: says(about), receipt}, null);
 
-/** A list from a path: its error, a sentence when it is empty, and `draw` of it. */
-export function Loaded({page, path, title, name, empty, draw}) {
+/** A list of the API: its error, a sentence when it is empty, and `draw` of it. */
+export function Loaded({page, title, name, path = `/v1/${name}`, empty = `There are no ${name}.`, draw}) {
   const {value, error, reload} = useGet(page, path, AGAIN_MS);
   return html`<h1>${title}</h1>${trouble(error, reload)}${value && (value[name].length ? draw(value[name].slice(0, 1000)) : none(empty))}`;
 }
@@ -26,10 +26,10 @@ export function AgentLists({page}) {
     "This ends the turn that the agent works on. The agent stays, and answers the next turn.",
     ({interrupted}) => (interrupted ? "The turn has ended." : "No turn was running."), "Interrupt");
   return html`<div class="page">
-    <${Loaded} page=${page} path="/v1/teams" name="teams" title="Teams" empty="There are no teams." draw=${(teams) => teams.map((each) => html`<section class="card" key=${each.id}>
+    <${Loaded} page=${page} name="teams" title="Teams" draw=${(teams) => teams.map((each) => html`<section class="card" key=${each.id}>
       <h2>${words(each.name || each.id)}</h2>${none(`${each.agents} agents, since ${dateAndTime(each.created_at)}${each.bounded.length ? `; bounded by the machine: ${each.bounded.join(", ")}` : ""}`)}
       ${Object.keys(each.resources).map((name) => resource(name, each))}</section>`)} />
-    <${Loaded} page=${page} path="/v1/agents" name="agents" title="Agents" empty="There are no agents." draw=${(agents) => table(["Path", "Type", "State", "Turns", "Isolation", "Team", ""],
+    <${Loaded} page=${page} name="agents" title="Agents" draw=${(agents) => table(["Path", "Type", "State", "Turns", "Isolation", "Team", ""],
       agents.map((each) => [each.run ? runLink(each.run, each.path) : words(each.path), words(each.agent_type), html`${each.state} ${each.error && words(each.error.message)}`, each.turns, each.isolation,
         words(each.team), !page.about.read_only && each.state === "working" && button("Interrupt", interrupt(each))]))} /></div>`;
 }
@@ -54,7 +54,7 @@ function schedule(page, {id, name, paused, next, running, waiting, skipped, last
 }
 
 export const Schedules = ({page}) => html`<div class="page"><${Loaded} page=${page} path="/v1/schedules?limit=1000" name="schedules" title="Schedules"
-  empty="There are no schedules." draw=${(all) => all.map((each) => schedule(page, each))} /></div>`;
+  draw=${(all) => all.map((each) => schedule(page, each))} /></div>`;
 
 const KINDS = [["decision", "decisions"], ["intention", "intentions"], ["output", "outputs"]];
 

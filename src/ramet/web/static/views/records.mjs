@@ -22,12 +22,12 @@ const tasks = ({tasks: all}) => table(["", "Task", "Status", "Owner", "Waits for
   each.description ? html`<${Folded} summary=${words(each.subject)} draw=${() => code(each.description)} />` : words(each.subject), each.status.replace("_", " "),
   each.owner && runLink(each.owner, each.owner_path || each.owner), each.open_blockers.join(", ")]));
 
-export const Boards = ({page}) => html`<div class="page"><${Loaded} page=${page} path="/v1/boards?limit=1000" name="boards" title="Boards" empty="There are no boards." draw=${(all) => all.map((each) => html`<${Folded}
+export const Boards = ({page}) => html`<div class="page"><${Loaded} page=${page} path="/v1/boards?limit=1000" name="boards" title="Boards" draw=${(all) => all.map((each) => html`<${Folded}
   key=${each.name} kind="card" summary=${html`<b>${words(each.name)}</b> ${soft(each.error ? words(each.error) : `${each.pending} pending, ${each.in_progress} in progress, ${each.completed} completed`)}`}
   draw=${() => html`<${Once} page=${page} path=${`/v1/boards/${encodeURIComponent(each.name)}`} draw=${tasks} />`} />`)} /></div>`;
 
 export const Kernels = ({page}) => html`<div class="page">
-  <${Loaded} page=${page} path="/v1/kernels" name="kernels" title="Kernels" empty="No kernel is at work." draw=${(all) => table(["Kernel", "Lease", "Started", "Trees", "Runs at work", "Address"],
+  <${Loaded} page=${page} name="kernels" title="Kernels" empty="No kernel is at work." draw=${(all) => table(["Kernel", "Lease", "Started", "Trees", "Runs at work", "Address"],
     all.map((each) => [words(each.name), each.is_alive ? "held" : "lost", dateAndTime(each.started), each.trees, each.runs, words(each.address)]))} />
-  <${Loaded} page=${page} path="/v1/keys?limit=1000" name="keys" title="Keys" empty="There are no keys." draw=${(all) => table(["Opens", "Key of", "Rights", "Until", "Made by"],
+  <${Loaded} page=${page} path="/v1/keys?limit=1000" name="keys" title="Keys" draw=${(all) => table(["Opens", "Key of", "Rights", "Until", "Made by"],
     all.map((each) => [words(each.agent || each.team || "everything"), words(each.key || each.kind), each.rights.join(", ") || "all", dateAndTime(each.until), words(each.made_by)]))} /></div>`;

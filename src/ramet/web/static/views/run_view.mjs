@@ -81,7 +81,7 @@ export function RunView({page, id, tab}) {
     ${row.description && none(words(row.description, 300))}${facts(row, now)}
     ${children.length > 0 && html`<${Folded} kind="children" summary=${`${children.length === 1 ? "1 child" : `${children.length} children`}${node.live ? `, ${plural(node.live, "run")} below not ended` : ""}`}
       draw=${() => list(children, (each) => html`${runLink(each.id, nameOf(each))} <${State} row=${each} />`)} />`}
-    <nav class="tabs" aria-label="Parts of the run">${TABS.map(([name, label]) => html`<a href=${runAddress(id, name)} aria-current=${tab === name ? "page" : undefined}>${label}</a>`)}</nav>
+    <nav class="tabs" aria-label="Parts of the run">${TABS.map(([name, label]) => html`<a href=${runAddress(id, name)} aria-current=${tab === name ? "page" : null}>${label}</a>`)}</nav>
     ${state.kind === "broken" && trouble(state.error)}
     ${(dropped > 0 || before > 0) && none(html`${plural(events.length, "event")} shown, ${dropped ? `${grouped(dropped)} earlier ones not` : "from the first one"}.
       ${dropped > 0 && button("Show earlier ones", () => show(events.find(({seq}) => seq > 0)?.seq ?? 0), "quiet")} ${before > 0 && button("Show the newest", () => show(0), "quiet")}`)}

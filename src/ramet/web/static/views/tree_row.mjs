@@ -59,7 +59,7 @@ export function Line({line, index, now, isFocused, onFold, onFocus, onOpen}) {
   const path = (title, content) => html`<div role="gridcell" class="cell path" title=${title} style=${{paddingInlineStart: `${Math.min(depth, DEEPEST) * INDENT}px`}}>
     <span class="fold" aria-hidden="true" onClick=${(event) => isExpanded !== undefined && (event.stopPropagation(), fold())}>${isExpanded ? "▾" : isExpanded === false && "▸"}</span>${content}</div>`;
   return html`<div role="row" id=${`line-${index}`} aria-level=${depth + 1} aria-rowindex=${index + 2}
-      aria-expanded=${isExpanded === undefined ? undefined : String(isExpanded)} aria-selected=${String(isFocused)}
+      aria-expanded=${isExpanded === undefined ? null : String(isExpanded)} aria-selected=${String(isFocused)}
       class=${`line ${isFocused ? "focused" : ""} ${line.isDimmed ? "dimmed" : ""} ${row ? (row.is_over ? "over" : "") : "group"}`}
       style=${{top: `${index * HEIGHT}px`}} onClick=${() => onFocus(line)} onDblClick=${() => row && onOpen(line)}>
     ${!row ? path(undefined, html`<button type="button" class="link" tabindex="-1" onClick=${fold}>${plural(line.count, "ended run")}</button>`)

@@ -120,12 +120,12 @@ export function TreeTable({page}) {
       <${Acts} page=${page} row=${row} />
     </div>
     <div class="grid" role="treegrid" aria-label="Runs" aria-rowcount=${lines.length + 1} aria-colcount=${COLUMNS.length} tabindex="0"
-        aria-activedescendant=${focused >= first && focused < last ? `line-${focused}` : undefined}
+        aria-activedescendant=${focused >= first && focused < last ? `line-${focused}` : null}
         ref=${grid} onKeyDown=${onKey}
         onScroll=${(event) => setTop(memory.top = event.currentTarget.scrollTop)}>
       <div class="line head" role="row" aria-rowindex="1">
         ${COLUMNS.map((each) => html`<div role="columnheader" class=${`cell ${each.name}`}
-            aria-sort=${memory.column === each.name ? `${memory.isDescending ? "de" : "a"}scending` : undefined}>
+            aria-sort=${memory.column === each.name ? `${memory.isDescending ? "de" : "a"}scending` : null}>
           ${each.isFixed ? each.label : html`<button type="button" tabindex="-1" title="Sort siblings" onClick=${() => sort(each.name)}>${each.label}${memory.column === each.name && (memory.isDescending ? " ↓" : " ↑")}</button>`}
         </div>`)}
       </div>

@@ -18,12 +18,12 @@ export const words = (text, most = 200) => html`<bdi class="words" dir="auto">${
 export const soft = (content) => html`<span class="soft">${content}</span>`;
 /** A sentence about something that is not there. */
 export const none = (content) => html`<p class="soft">${content}</p>`;
-export const button = (label, onClick, kind = undefined) => html`<button type="button" class=${kind} onClick=${onClick}>${label}</button>`;
+export const button = (label, onClick, kind) => html`<button type="button" class=${kind} onClick=${onClick}>${label}</button>`;
 
 function Long({text, first, kind}) {
   const [most, setMost] = useState(first);
   const {shown, length, isCut} = beginning(asText(text), most);
-  return html`<div class="long"><pre class=${`words ${kind}`} dir="auto" tabindex=${kind === "code" ? 0 : undefined}>${shown}</pre>
+  return html`<div class="long"><pre class=${`words ${kind}`} dir="auto" tabindex=${kind === "code" ? 0 : null}>${shown}</pre>
     ${isCut && button(`Show more (${plural(most, "character")} of ${grouped(length)})`, () => setMost(most + MORE), "quiet")}</div>`;
 }
 
