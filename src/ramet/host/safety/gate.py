@@ -34,7 +34,7 @@ class SafetyGate:
 
     The gate covers a whole tree, children and sandboxes included. The policy's rules vote first, then `voters` in their
     order, each for at most `timeout_s` seconds; voting ends once the call is decided. A policy of a store
-    (`SafetyPolicies.named`) is read again for each call, and its version is pinned in the intention.
+    (`SafetyPolicies.policy`) is read again for each call, and its version is pinned in the intention.
     """
 
     def __init__(
