@@ -159,22 +159,35 @@ async def test_a_root_woken_by_its_child_ends_that_child_when_it_fails() -> None
 
 
 async def test_a_definition_s_hook_binds_its_children_and_forks() -> None:
-    """A call that a definition's own PreToolUse hook denies is denied to children, grandchildren and forks, too."""
+    """A call that a definition's own PreToolUse hook denies is denied to children, grandchildren and forks, too.
+
+    Such a hook runs once for each call, also of a fork, which has its definition.
+    """
     ran: list[str] = []
+    observed: list[Any] = []
 
     async def danger() -> str:
         """Do harm."""
         ran.append("ran")
         return "boom"
 
+    async def look() -> str:
+        """Look around."""
+        return "nothing"
+
     guarded = Agent(
         name="guarded",
         instructions="Take care.",
-        hooks={"PreToolUse": [{"matcher": "danger", "hooks": [lambda _: "deny"]}]},
+        hooks={
+            "PreToolUse": [
+                {"matcher": "danger", "hooks": [lambda _: "deny"]},
+                {"matcher": "look", "hooks": [observed.append]},
+            ]
+        },
     )
     model = ScriptedModel(
         {
-            "below": [Call("danger"), "no luck"],
+            "below": [Call("danger"), Call("look"), "no luck"],
             "toil": [Call("danger"), specialist_call("below", "lower"), "done"],
             "guard": [
                 Call("danger"),
@@ -186,7 +199,8 @@ async def test_a_definition_s_hook_binds_its_children_and_forks() -> None:
         }
     )
     limits = SpawnLimits(depth=5)
-    async with Session(model, [async_tool(danger)], agents=[guarded], spawn_limits=limits) as session:
+    tools = [async_tool(danger), async_tool(look)]
+    async with Session(model, tools, agents=[guarded], spawn_limits=limits) as session:
         result = await session.ask("Go.")
         paths = {view.path for view in session.runs()}
         refusals = [answers(run_of(session, name).context.history) for name in ("guard", "kid", "lower", "twin")]
@@ -194,4 +208,5 @@ async def test_a_definition_s_hook_binds_its_children_and_forks() -> None:
     assert result.value == "ok"
     assert {"main/guard/kid/lower", "main/guard/twin"} <= paths
     assert ran == []
+    assert len(observed) == 2, "of `lower` and `twin`"
     assert all(any(text.startswith("Denied") for text in each.values()) for each in refusals), refusals

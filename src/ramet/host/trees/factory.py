@@ -16,7 +16,7 @@ from ramet.agent.definition import Agent
 from ramet.agent.files.permissions import find_permissions
 from ramet.agent.files.skills import skill_search_paths
 from ramet.agent.history.compaction import Compaction, check_compaction
-from ramet.agent.hooks.config import HookConfig
+from ramet.agent.hooks.config import HookConfig, gates_of
 from ramet.agent.hooks.hooks import HookRunner
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.timers import TimerQueue
@@ -192,9 +192,10 @@ class TreeFactory:
         blobs = TreeBlobs(self.journal.store if self.journal is not None else None)
 
         def hooks_of(agent: Agent, gates: tuple[HookConfig, ...], is_child: bool) -> HookRunner | None:
-            merged = runner
+            merged, own_gates = runner, gates_of(agent.hooks)
             for gate in gates:
-                merged = merged.with_hooks(gate)
+                if gate not in own_gates:  # A fork has the hooks of its parent's definition itself.
+                    merged = merged.with_hooks(gate)
             if agent.hooks:
                 merged = merged.with_hooks(agent.hooks, child=is_child)
             return merged if len(merged) else None

@@ -129,7 +129,7 @@ class RunBuilder:
             background=background or request.detached,
             detached=request.detached,
             rights=(*parent.rights, plan.toolset) if parent is not None else (plan.toolset,),
-            gates=(*gates, *gates_of(agent.hooks)),
+            gates=(*gates, *(each for each in gates_of(agent.hooks) if each not in gates)),
             compaction=compaction,
             grant=plan.grant,
             step_ceiling=plan.step_ceiling,
