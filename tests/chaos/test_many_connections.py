@@ -56,7 +56,10 @@ def is_cut(connection: socket.socket) -> bool:
 
 @pytest.mark.parametrize(
     ("descriptors", "most"),
-    [pytest.param("1000", 500, id="500"), pytest.param("", 10_000, id="10000", marks=pytest.mark.chaos)],
+    [
+        pytest.param("1000", 500, id="500"),
+        pytest.param("", 10_000, id="10000", marks=[pytest.mark.chaos, pytest.mark.larger]),
+    ],
 )
 async def test_idle_connections_keep_no_client_out(folder: pathlib.Path, descriptors: str, most: int) -> None:
     """The server closes the oldest connections above its bound; agents are spawned, answer and end.

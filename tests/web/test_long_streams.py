@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
+import pytest
 from starlette.types import Receive, Scope, Send
 
 from ramet.web.ui_server import UiServer
@@ -95,6 +96,7 @@ async def open_until_the_end(page: Page) -> AsyncIterator[None]:
         await page.close()
 
 
+@pytest.mark.larger
 async def test_a_run_of_many_events_shows_the_newest_and_holds_a_bounded_number(context: BrowserContext) -> None:
     """Of 75,000 events the newest are shown and earlier ones on demand; more of each stream add no memory."""
     api = LongApi()

@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import os
 import runpy
+import shutil
 import sys
 from asyncio.subprocess import PIPE
 from collections.abc import Iterator
@@ -120,9 +121,12 @@ async def test_a_scheduled_report_notifies_and_the_schedule_stays(
 
 
 @of("research_team")
-async def test_a_team_finds_the_cause_in_a_code_base(example: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_a_team_finds_the_cause_in_a_code_base(
+    example: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Four readers look at logs, settings, source and documents; the answer gives evidence, and nothing is written."""
-    folder = EXAMPLES / "payment-api"
+    folder = tmp_path / "payment-api"
+    shutil.copytree(EXAMPLES / "payment-api", folder, ignore=shutil.ignore_patterns(".ramet"))
     result = await example.main("Why is the payment API failing?", folder, "offline", 1.0)
 
     assert "config/payments-live.yaml:19: `read_timeout_ms: 1500`" in result.text

@@ -235,7 +235,7 @@ async def test_a_message_while_it_works_is_the_next_prompt_of_the_same_process(r
     events = await events_of(handle)
 
     assert result.output == "sorrel twice", (result.error, result.stderr)
-    assert len(of_kind(events, SandboxStarted)) == 1
+    assert len(of_kind(events, SandboxStarted)) == 1, [str(each)[:300] for each in events]
     assert len(of_kind(events, MailDelivered)) == 1
 
 

@@ -175,7 +175,7 @@ async def test_a_timer_that_was_set_before_does_not_thaw(tmp_path: pathlib.Path,
         os.kill(pid, signal.SIGCONT)  # As the timer would.
         await eventually(lambda: means == "group" or (procfs.stat(pid) or pytest.fail("it ended")).state == "T")
         await count_meanwhile()
-        assert (size_of(handle) == 0) is (means == "group")
+        assert means == "signals" or size_of(handle) == 0
         assert handle.run.sandbox.is_frozen
         await handle.raise_limits(Limits(agents=1))
         assert (await handle.result()).value == "child"

@@ -176,7 +176,7 @@ def test_version_as_json_names_what_is_installed(capsys: pytest.CaptureFixture[s
     assert "server" in report["extras"]
     assert set(report["backends"]) == {"bwrap", "local", "kubernetes"}
     declared = set(metadata("ramet").get_all("Provides-Extra") or ())
-    assert set(EXTRA_MODULES) == declared - {"all", "dev", "ui-test"}
+    assert set(EXTRA_MODULES) == declared - {"all", "dev", "docs", "ui-test"}
 
 
 @pytest.mark.parametrize(
