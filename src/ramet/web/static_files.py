@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import hashlib
 import pathlib
@@ -12,6 +13,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from ramet.concurrency.threads import in_thread
 from ramet.web.script_text import served_script
 
 FOLDER: Final = pathlib.Path(__file__).parent / "static"
@@ -74,3 +76,13 @@ def static_files(folder: pathlib.Path = FOLDER) -> Mapping[str, StaticFile]:
             etag = f'"{hashlib.sha256(content).hexdigest()[:32]}"'
             files[name] = StaticFile(content, media_type, etag)
     return files
+
+
+def prepare_files(after_s: float = 0.0) -> None:
+    """Read and compress the files in a thread, some seconds from now, so that the first page need not wait for that."""
+    asyncio.get_running_loop().call_later(after_s, lambda: in_thread(_compress_files, name="ramet-page-files"))
+
+
+def _compress_files() -> None:
+    for each in static_files().values():
+        assert each.gzip_content

@@ -23,6 +23,7 @@ from ramet.web.forwarding_api import checked_path
 from ramet.web.link_codes import HINT, LinkCodes, PageSession
 from ramet.web.page import ROOT, About, answer_page, is_page, page_key, refuse_key, with_security_headers
 from ramet.web.page_token import PageToken
+from ramet.web.static_files import prepare_files
 
 HOST: Final = "127.0.0.1"
 SESSION: Final = f"{ROOT}/session"  #: exchanges the code of a link for the token
@@ -91,6 +92,7 @@ class UiServer:
             listener.close()
             raise
         self._watch_token()
+        prepare_files()
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -29,6 +29,9 @@ from ramet.services.server.server import Server
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
+#: Seconds after the start of a server until it reads the files of the page: first it answers requests that wait.
+_PAGE_FILES_AFTER_S = 2.0
+
 
 def serve(options: Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C, and return exit status 0. A permanently lost store ends the process with 1."""
@@ -81,10 +84,12 @@ def _with_page(server: Server, config: Config, application: ASGIApp) -> ASGIApp:
     """Return the application of a server with the page at `/ui`."""
     from ramet.web.browser_checks import AllowedHosts
     from ramet.web.server_page import ServerPage
+    from ramet.web.static_files import prepare_files
 
     given = [config.listen.host] if isinstance(config.listen, TcpAddress) else []
     if config.address is not None:
         given.append(urlsplit(config.address).netloc)
+    prepare_files(_PAGE_FILES_AFTER_S)
     return ServerPage(
         application=application,
         hosts=AllowedHosts(names=frozenset({*map(str.lower, given), *config.page_hosts}), addresses=True),
