@@ -9,7 +9,8 @@ import zlib
 import pytest
 
 from ramet.web.script_text import UnknownToken, served_script
-from ramet.web.static_files import FOLDER, static_files
+from ramet.web.static_files import FOLDER, prepare_files, static_files
+from tests.support.waiting import eventually
 
 STATIC_IMPORT = re.compile(r"""^(?:import|export)\b(?:[^;]*?from)? ?"([^"]+)";""", re.MULTILINE)
 PRELOADED = re.compile(r"""rel="modulepreload" href="([^"]+)\"""")
@@ -96,3 +97,10 @@ def test_scripts_stay_small() -> None:
     assert sum(len(all_scripts[name].encode()) for name in first) < MAX_FIRST
     assert sum(len(text.encode()) for text in all_scripts.values()) < MAX_ALL
     assert sum(len(zlib.compress(text.encode(), 9)) for text in all_scripts.values()) < MAX_COMPRESSED
+
+
+async def test_files_are_ready_before_the_first_page() -> None:
+    """They are read and compressed in a thread, since the first page of a server would wait for that."""
+    static_files.cache_clear()
+    prepare_files()
+    await eventually(lambda: all("gzip_content" in vars(each) for each in static_files().values()))
