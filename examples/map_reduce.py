@@ -25,7 +25,7 @@ SANDBOX = Policy(memory_mb=96, cpu_cores=0.5, network="disabled")
 
 @dataclass
 class Finding:
-    """What a reader found in one document."""
+    """Findings of a reader in one document."""
 
     city: str
     complaints: int
@@ -33,7 +33,7 @@ class Finding:
 
 @dataclass
 class Summary:
-    """What all readers found together, and why some of them found nothing."""
+    """Findings of all readers together, and the reasons why some have none."""
 
     documents: int
     complaints: dict[str, int]

@@ -86,7 +86,8 @@ def shell_tool(ran: list[str]) -> BaseTool:
 def test_whatever_a_person_allows_for_a_run_a_denied_call_does_not_run(commands: list[str]) -> None:
     """Every question is answered for the run, and each is put once; what a rule denies is not even asked."""
     rules = (("Bash", "ask"), ("Bash(rm:*)", "deny"))
-    permissions = Permissions(rules=tuple(parse_rule(*each, source="s", field="f") for each in rules))  # type: ignore[arg-type]
+    parsed = tuple(parse_rule(*each, source="s", field="f") for each in rules)  # type: ignore[arg-type]  # pairs of texts
+    permissions = Permissions(rules=parsed)
     ran, asked = list[str](), list[str]()
 
     async def work() -> None:

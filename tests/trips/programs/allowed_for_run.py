@@ -40,7 +40,10 @@ def model() -> ScriptedModel:
 def lead() -> Agent:
     """Return the root, whose rules ask about every command but one, which they deny."""
     texts = (("Bash", "ask"), ("Bash(rm:*)", "deny"))
-    rules = tuple(parse_rule(text, effect, source="code", field=effect) for text, effect in texts)  # type: ignore[arg-type]
+    rules = tuple(
+        parse_rule(text, effect, source="code", field=effect)  # type: ignore[arg-type]  # of the three effects
+        for text, effect in texts
+    )
     return Agent(name="lead", model=model(), permissions=Permissions(rules=rules))
 
 

@@ -13,7 +13,7 @@ from ramet.cli.render.console import console, is_live
 
 
 class Shown(NamedTuple):
-    """What a console wrote, and whether it may overwrite its lines."""
+    """Text that a console wrote, and whether it may overwrite its lines."""
 
     text: str
     is_live: bool

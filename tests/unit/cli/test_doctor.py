@@ -23,7 +23,7 @@ FINE = CheckResult(name="fine", state="ok", meaning="it works")
 
 
 def test_a_check_that_hangs_or_raises_hides_no_other() -> None:
-    """Each has a result, in the order of the checks, and the report says that it is not complete."""
+    """Every check has a result, in their order, and the report says that it is not complete."""
     end = threading.Event()
 
     def hang() -> list[CheckResult]:
@@ -105,11 +105,11 @@ def test_a_state_folder_that_leads_elsewhere_is_reported(tmp_path: Path) -> None
 def test_the_status_is_1_where_no_sandbox_starts(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """One sandbox that works is enough for status 0, with or without limits."""
+    """A single sandbox that works is enough for status 0, with or without limits."""
     states = {"sandbox bwrap": "missing", "sandbox local": "missing"}
 
     def check() -> list[CheckResult]:
-        return [CheckResult(name=name, state=state, meaning="") for name, state in states.items()]  # type: ignore[arg-type]
+        return [CheckResult(name=name, state=state, meaning="") for name, state in states.items()]  # type: ignore[arg-type]  # ok or missing
 
     monkeypatch.setattr(doctor_command, "check_isolation", check)
     monkeypatch.setitem(os.environ, "PATH", "")

@@ -168,7 +168,7 @@ def test_version_prints_one_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_version_as_json_names_what_is_installed(capsys: pytest.CaptureFixture[str]) -> None:
-    """Each extra of the package that is not for developers has its modules in the table."""
+    """Extras of the package that are not for developers have their modules in the table."""
     assert main(["--version", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
 

@@ -100,7 +100,7 @@ def test_scripts_stay_small() -> None:
 
 
 async def test_files_are_ready_before_the_first_page() -> None:
-    """They are read and compressed in a thread, since the first page of a server would wait for that."""
+    """Files are read and compressed in a thread, since the first page of a server would wait for that."""
     static_files.cache_clear()
     prepare_files()
     await eventually(lambda: all("gzip_content" in vars(each) for each in static_files().values()))

@@ -20,9 +20,9 @@ def completion(options: Namespace) -> int:
     parser = build_parser()
     for action in _actions(parser):
         if action.type is parse_folder or action.metavar == "DIR":
-            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]
+            action.complete = shtab.DIRECTORY  # type: ignore[attr-defined]  # shtab reads it
         elif action.type is parse_attachment or action.metavar in _FILES:
-            action.complete = shtab.FILE  # type: ignore[attr-defined]
+            action.complete = shtab.FILE  # type: ignore[attr-defined]  # shtab reads it
     print(shtab.complete(parser, options.shell))
     return 0
 
