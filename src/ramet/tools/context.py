@@ -313,9 +313,9 @@ class ToolUseContext:
     on_usage: Callable[[Usage], None] | None = None
     on_chunk: Callable[[AIMessageChunk], None] | None = None  #: called with each chunk of the loop's replies
     processes: ToolProcesses | None = None  #: for synchronous tools; None: threads
-    max_parallel_tools: int = 10
-    max_result_chars: int = 30_000
-    tool_timeout_s: float | None = 600.0
+    max_parallel_tools: int = 10  #: calls of one reply that run at once
+    max_result_chars: int = 30_000  #: of a longer result the model sees the beginning
+    tool_timeout_s: float | None = 600.0  #: seconds that a call may take; None: any
     steps: int = 0
     clock: Clock = field(default_factory=SystemClock)
     answers: dict[str, ToolMessage] = field(default_factory=dict)  #: of the turn's calls, until they are recorded
