@@ -14,11 +14,13 @@ from tests.docs.cast_picture import draw
 from tests.docs.cast_recorder import Cast, recording
 from tests.docs.casts import CASTS, ROOT, SESSIONS
 from tests.docs.terminal_screen import Screen
+from tests.docs.test_blocks_run import blocks
 
 #: Folders that a machine has, and that no example names.
 PRIVATE = re.compile(r"(?<![\w.~])/(?:home|root|work|tmp|opt|srv|mnt|usr|var|Users)/\S+")
 LARGEST_BYTES = 400_000
 PAGES = {page.name: page.read_text() for page in ROOT.glob("docs/**/*.md")}
+FIRST_AGENT = blocks(PAGES["first-agent.md"])[0]
 
 
 def test_each_cast_can_be_played_and_names_no_machine() -> None:
@@ -39,7 +41,7 @@ def test_each_cast_can_be_played_and_names_no_machine() -> None:
 
 
 def test_the_commands_of_casts_exist() -> None:
-    """Each command of `ramet` in a cast is one that its parser takes, and each program is an example, or of a page."""
+    """The parser takes each command of `ramet` in a cast. Each program is an example, or of a page as it is now."""
     parser, seen = build_parser(), set()
     for name in SESSIONS:
         for line in re.findall(r"(?m)^\$ (.+)\r$", Cast.decode((CASTS / f"{name}.cast").read_text()).output):
@@ -52,6 +54,8 @@ def test_the_commands_of_casts_exist() -> None:
                 assert (ROOT / program).is_file() or any(f"# {program}\n" in page for page in PAGES.values()), line
 
     assert seen == {"ramet", "python", "cat"}
+    shown = Cast.decode((CASTS / "first-agent.cast").read_text()).output.replace("\r\n", "\n")
+    assert FIRST_AGENT.code in shown, "python -m tests.docs.casts first-agent"
     assert [name for name in SESSIONS if f"../casts/{name}.cast.svg" not in PAGES["gallery.md"]] == []
 
 
