@@ -263,11 +263,11 @@ class ToolUseContext:
     Its state, cache and directory are its own: children's changes do not appear.
     """
 
-    run: RunInfo
-    ask: Ask
-    tools: tuple[BaseTool, ...] = ()
-    system_messages: tuple[BaseMessage, ...] = ()
-    history: list[BaseMessage] = field(default_factory=list)
+    run: RunInfo  #: its id, path and place in the tree
+    ask: Ask  #: sends a request to its model: the chunks of the reply, then the reply
+    tools: tuple[BaseTool, ...] = ()  #: what its model may call
+    system_messages: tuple[BaseMessage, ...] = ()  #: precede the history in each request
+    history: list[BaseMessage] = field(default_factory=list)  #: the conversation, without these
     turn_began_at: int = 0  #: index in the history
     cwd: pathlib.Path = field(default_factory=pathlib.Path.cwd)  #: workspace root: tools do not leave it
     works_in: pathlib.Path | None = None  #: its own copy of `cwd` in a sandbox, from which permission rules count
