@@ -1,10 +1,12 @@
 """Picture of a cast: an SVG that plays the session once by CSS, without a script, and then shows its last screen.
 
-Where nothing moves (a renderer without animations, a reader who wants less motion) it shows the last screen at once.
+Attributes hold that last screen, and the style only hides what comes later and shows what has gone. So a renderer
+without animations or styles, and a reader who wants less motion, see it at once.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from itertools import groupby
 from xml.sax.saxutils import escape
@@ -14,13 +16,13 @@ from tests.docs.terminal_screen import BLANK, Cell, Screen, Style
 
 CHAR, LINE, MARGIN, BAR = 8.4, 19, 16, 34  # pixels: width of a character, height of a line, room around, title bar
 _COLORS = ("#6e7681", "#ff7b72", "#56d364", "#e3b341", "#79c0ff", "#d2a8ff", "#56d4dd", "#e6edf3")
+_FONT = "font-family='ui-monospace,DejaVu Sans Mono,Menlo,Consolas,monospace' font-size='14'"
+_TITLE = "font-family='system-ui,sans-serif' font-size='13'"
 _STYLE = f"""\
-text{{font:14px ui-monospace,"DejaVu Sans Mono",Menlo,Consolas,monospace;fill:#e6edf3;white-space:pre}}
 {"".join(f".c{number}{{fill:{color}}}" for number, color in enumerate(_COLORS))}
 .b{{font-weight:bold}}.d{{fill-opacity:.68}}.i{{font-style:italic}}.u{{text-decoration:underline}}
-.t{{font-family:system-ui,sans-serif;font-size:13px;fill:#9da7b3}}
 .n{{animation-name:later;animation-duration:var(--t)}}
-.x{{visibility:hidden;animation:then var(--d) var(--t)}}
+.x{{animation:then var(--d) var(--t)}}
 @keyframes later{{from,to{{visibility:hidden}}}}
 @keyframes then{{from,to{{visibility:visible}}}}
 @media (prefers-reduced-motion:reduce){{*{{animation:none!important}}}}
@@ -67,9 +69,8 @@ class _Film:
     def _append(self, row: int, column: int, cells: list[Cell], seconds: float) -> None:
         for style, group in groupby(cells, key=lambda cell: cell.style):
             text = "".join(cell.char for cell in group)
-            if stripped := text.strip():
-                lead = len(text) - len(text.lstrip())
-                self.segments.append(_Segment(row, column + lead, stripped, style, seconds))
+            for words in re.finditer(r"\S+(?: \S+)*", text):  # SVG joins two spaces to one
+                self.segments.append(_Segment(row, column + words.start(), words[0], style, seconds))
             column += len(text)
 
 
@@ -88,6 +89,7 @@ def draw(cast: Cast) -> str:
         screen.write(text)
         film.add(screen, seconds)
     rows = min(cast.rows, len(screen.lines))
+    last_top = film.scrolls[-1][1] if film.scrolls else 0
     width = round(cast.columns * CHAR) + 2 * MARGIN
     height = BAR + rows * LINE + MARGIN
     shown = [each for each in film.segments if each.ends is None or each.ends > each.begins]
@@ -98,8 +100,9 @@ def draw(cast: Cast) -> str:
         f"<style>{_STYLE}{_scrolling(film, cast)}</style>",
         f'<rect width="{width}" height="{height}" rx="8" fill="#161b22"/>',
         *(f'<circle cx="{18 + 18 * at}" cy="17" r="5.5" fill="#484f58"/>' for at in range(3)),
-        f'<text class="t" x="{width / 2:g}" y="21.5" text-anchor="middle">{escape(cast.title)}</text>',
-        f'<svg x="{MARGIN}" y="{BAR}" width="{width - MARGIN}" height="{rows * LINE + 4}"><g class="s">',
+        f'<text x="{width / 2:g}" y="21.5" fill="#9da7b3" {_TITLE} text-anchor="middle">{escape(cast.title)}</text>',
+        f'<svg x="{MARGIN}" y="{BAR}" width="{width - MARGIN}" height="{rows * LINE + 4}">',
+        f'<g class="s" fill="#e6edf3" {_FONT} transform="translate(0,{-LINE * last_top})">',
         *(_text(each) for each in shown),
         "</g></svg>",
         "</svg>",
@@ -124,6 +127,8 @@ def _text(segment: _Segment) -> str:
     x, y = segment.column * CHAR, segment.row * LINE + 14
     kind = f' class="{" ".join(names)}"' if names else ""
     when = f' style="{";".join(times)}"' if times else ""
+    if segment.ends is not None:
+        when += ' visibility="hidden"'
     size = f' textLength="{len(segment.text) * CHAR:g}" lengthAdjust="spacingAndGlyphs"'
     return f'<text{kind}{when} x="{x:g}" y="{y}"{size}>{escape(segment.text)}</text>'
 
@@ -134,5 +139,4 @@ def _scrolling(film: _Film, cast: Cast) -> str:
         return ""
     whole = cast.events[-1][0]
     steps = "".join(f"{100 * at / whole:.3f}%{{transform:translateY({-LINE * top}px)}}" for at, top in film.scrolls)
-    last = f"transform:translateY({-LINE * film.scrolls[-1][1]}px)"
-    return f".s{{{last};animation:scroll {whole:g}s step-end}}\n@keyframes scroll{{0%{{transform:none}}{steps}}}\n"
+    return f".s{{animation:scroll {whole:g}s step-end}}\n@keyframes scroll{{0%{{transform:none}}{steps}}}\n"

@@ -1,7 +1,7 @@
 """Casts of the documentation in docs/casts, of real sessions at a terminal: `python -m tests.docs.casts [NAME …]`.
 
 Each becomes an asciicast and a picture that plays it. Silences are shortened; nothing else is changed but the folder's
-name and the build of the Linux kernel.
+name and the build of the Linux kernel. `--draw` records nothing, and only draws the pictures again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.docs.cast_picture import draw
-from tests.docs.cast_recorder import Terminal, recording
+from tests.docs.cast_recorder import Cast, Terminal, recording
 from tests.docs.test_blocks_run import blocks
 
 ROOT = Path(__file__).parents[2]
@@ -76,19 +76,24 @@ SESSIONS = {
 
 
 def record(name: str) -> None:
-    """Record a session, and write its cast and its picture."""
+    """Record a session, and write its cast."""
     session = SESSIONS[name]
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place).resolve()
         shutil.copytree(ROOT / "examples", folder / "examples", ignore=shutil.ignore_patterns(".ramet", "__pycache__"))
         with recording(session.title, folder, columns=session.columns, rows=session.rows) as terminal:
             session.script(terminal, folder)
-    picture = draw(terminal.cast)
     (CASTS / f"{name}.cast").write_text(terminal.cast.encode())
-    (CASTS / f"{name}.cast.svg").write_text(picture)
+
+
+def main(names: list[str], *, is_recorded_again: bool) -> None:
+    """Record sessions, or with `is_recorded_again=False` only draw the pictures of their casts."""
+    CASTS.mkdir(exist_ok=True)
+    for name in names or SESSIONS:
+        if is_recorded_again:
+            record(name)
+        (CASTS / f"{name}.cast.svg").write_text(draw(Cast.decode((CASTS / f"{name}.cast").read_text())))
 
 
 if __name__ == "__main__":
-    CASTS.mkdir(exist_ok=True)
-    for each in sys.argv[1:] or SESSIONS:
-        record(each)
+    main([each for each in sys.argv[1:] if each != "--draw"], is_recorded_again="--draw" not in sys.argv)
