@@ -1,4 +1,4 @@
-"""The workflow that makes releases runs on tags alone, with few rights and no secret, and trusts no file by its name."""
+"""The workflow of releases runs on tags alone, with few rights and no secret, and trusts no file by its name."""
 
 from __future__ import annotations
 
