@@ -35,7 +35,7 @@ def policy_of(options: Namespace, program: WrappedProgram) -> Policy:
             check_writable({str(options.dir): os.path.realpath(options.dir)}, "")
     except InvalidValue as problem:
         # Without the option the folder is the current one, and nobody has written this field.
-        accepted = f"{problem.accepted}; begin in the folder of one project, or name it by --dir"
+        accepted = f"{problem.accepted}; begin in the folder of a project, or name it by --dir"
         raise InvalidValue("--dir", str(options.dir), accepted) from None
     for name, mounts in (*folder.items(), ("readonly_mounts", program.mounts)):
         fields[name] = tuple(dict.fromkeys((*fields.get(name, ()), *mounts)))
