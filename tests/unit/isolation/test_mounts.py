@@ -63,7 +63,7 @@ def test_what_only_another_user_may_open_is_refused_with_a_way_out(mount_root: P
     check_readable({str(each): str(each) for each in (folder, file)})
     for path, shared in ((file, 0o604), (folder, 0o701)):
         os.chown(path, 12345, 12345)
-        with pytest.raises(InvalidValue, match="readonly_mounts: .*only the user 12345, .*: start ramet as that user"):
+        with pytest.raises(InvalidValue, match=r"readonly_mounts: .*only the user 12345, .*: start ramet as that user"):
             check_readable({str(path): str(path)})
         path.chmod(shared)
         check_readable({str(path): str(path)})
