@@ -71,7 +71,7 @@ def packages_of_extra(extra: str, requirements: Iterable[str]) -> list[str]:
 
 
 class _Record(NamedTuple):
-    """What the environment says of the installed ramet; without an origin it came from an index, or is none."""
+    """The metadata of the installed ramet; without an origin it came from an index, or is not installed."""
 
     origin: str | None
     requirements: Sequence[str]

@@ -15,7 +15,7 @@ import pytest
 from ramet.disk.installation import install_command, missing_extra, packages_command, packages_of_extra
 
 ROOT = Path(__file__).parents[3]
-WHEEL = '{"url": "file:///a%20wheel.whl", "archive_info": {}}'
+WHEEL = '{"url": "file:///a%20wheel", "archive_info": {}}'
 
 
 class Installed:
@@ -85,12 +85,12 @@ def test_the_command_fits_the_tool_that_made_the_environment(
 
     for_one = environment.rename(tmp_path / "987b78")
     monkeypatch.setattr(sys, "prefix", str(for_one))
-    assert command_of(WHEEL, "server", monkeypatch) == "pipx run --spec '/a wheel.whl[server]' ramet"
-    assert packages_command(["p>=1"]) == "pipx run --with 'p>=1' --spec '/a wheel.whl' ramet"
+    assert command_of(WHEEL, "server", monkeypatch) == "pipx run --spec '/a wheel[server]' ramet"
+    assert packages_command(["p>=1"]) == "pipx run --with 'p>=1' --spec '/a wheel' ramet"
     (for_one / "pipx_metadata.json").unlink()
     (tmp_path / "archive-v0").mkdir()
     monkeypatch.setattr(sys, "prefix", str(for_one.rename(tmp_path / "archive-v0" / "-x")))
-    assert command_of(WHEEL, "server", monkeypatch) == "uvx --from '/a wheel.whl[server]' ramet"
+    assert command_of(WHEEL, "server", monkeypatch) == "uvx --from '/a wheel[server]' ramet"
     git = '{"url": "https://forge.example/ramet", "vcs_info": {"vcs": "git", "commit_id": "ab"}}'
     assert command_of(git, "mcp", monkeypatch) == "uvx --from 'ramet[mcp] @ git+https://forge.example/ramet@ab' ramet"
 

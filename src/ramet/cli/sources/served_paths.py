@@ -18,7 +18,7 @@ _SERVED: Final = "served"
 
 
 class _Served(Struct):
-    """What an agent's document says of its tree."""
+    """The document of an agent, as far as it describes its tree."""
 
     path: str
     run: str = ""
