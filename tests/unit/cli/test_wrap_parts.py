@@ -230,7 +230,7 @@ def test_the_home_folder_is_an_error_that_says_where_to_begin(tmp_path: Path, mo
     """Nobody typed the field of the policy, and nobody need have typed `--dir`."""
     monkeypatch.setenv("HOME", str(tmp_path))
 
-    with pytest.raises(InvalidValue, match=r"--dir: .* home folder .*; begin in the folder of one project") as refusal:
+    with pytest.raises(InvalidValue, match=r"--dir: .* home folder .*; begin in the folder of a project") as refusal:
         policy_of(options(tmp_path), WrappedProgram(name="tool", command=("tool",)))
 
     assert "writable_mounts" not in str(refusal.value)
