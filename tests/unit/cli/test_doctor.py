@@ -89,8 +89,8 @@ def test_the_remedy_for_a_provider_needs_no_package_index_that_has_ramet(monkeyp
 
     remedies = [each.remedy for each in provider_checks.check_providers({})]
 
-    assert remedies[0].startswith("pip install 'langchain-anthropic")
-    assert not any("ramet" in each for each in remedies)
+    assert "pip install 'langchain-anthropic" in remedies[0]
+    assert not any("ramet[" in each for each in remedies)
 
 
 def test_a_state_folder_that_leads_elsewhere_is_reported(tmp_path: Path) -> None:
