@@ -140,11 +140,29 @@ def _add_event_commands(add: Add) -> None:
     passages.add_argument("--limit", type=parse_int(1), default=100, metavar="N", help="maximum number (default: 100)")
     passages.add_argument("-f", "--follow", action="store_true", help="list all events, and new ones until Ctrl-C")
     replay = add(
-        "replay", f"ID [--speed X] {WHERE}", "print the events of a run again, with the original pauses", anywhere=True
+        "replay",
+        f"ID [--speed X | --against CODE] {WHERE}",
+        "print the events of a run again, or compare code with them",
+        "With --against, the status is 1 if the code does not do what the journal has.",
+        anywhere=True,
     )
     replay.add_argument("id", type=parse_name, metavar="ID", help="the run, or the root of a tree")
     replay.add_argument(
         "--speed", type=parse_number, default=1.0, metavar="X", help="speed factor (default: 1); 0: without pauses"
+    )
+    replay.add_argument(
+        "--against",
+        type=parse_name,
+        metavar="CODE",
+        help="module:function, path/to/script.py:function or an agent file: would it do the same? No model is asked, "
+        "and no tool runs",
+    )
+    replay.add_argument(
+        "--stall",
+        type=parse_number,
+        default=30.0,
+        metavar="S",
+        help="seconds without a step after which the code counts as stuck (default: 30)",
     )
 
 

@@ -8,6 +8,7 @@ import os
 import pathlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from contextvars import ContextVar
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
@@ -69,6 +70,8 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("ramet.session")
 MAX_PROMPT = 1_000_000
+#: True while a session is created for its definition alone: it does not begin, and records nothing.
+definition_only: ContextVar[bool] = ContextVar("ramet_definition_only", default=False)
 
 
 class Session(Generic[T]):
@@ -207,7 +210,7 @@ class Session(Generic[T]):
         self._conversation: Conversation | None = None
         self._starting = asyncio.Lock()
         self._closings = 0  #: number of `close` calls, also while the conversation begins
-        if self._beginning.can_begin_now:
+        if self._beginning.can_begin_now and not definition_only.get():
             self._conversation = self._beginning.begin()
         self._is_closed = False
 

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ramet.testing.recordings.replay_model import ReplayModel as ReplayModel
     from ramet.testing.recordings.replay_model import RequestNotRecorded as RequestNotRecorded
     from ramet.testing.recordings.replay_model import replay_from as replay_from
+    from ramet.testing.replay_assertion import assert_replays as assert_replays
 
 __getattr__, __dir__, __all__ = lazy_exports(
     __name__,
@@ -47,5 +48,6 @@ __getattr__, __dir__, __all__ = lazy_exports(
         "testing.recordings.recording_model": ("RecordingModel", "record_to"),
         "testing.recordings.replay_model": ("ReplayModel", "RequestNotRecorded", "replay_from"),
         "testing.recorded_events": ("events_of",),
+        "testing.replay_assertion": ("assert_replays",),
     },
 )

@@ -39,7 +39,11 @@ async def export(options: Namespace) -> int:
 
 
 async def replay(options: Namespace) -> int:
-    """Print the events again, with their pauses."""
+    """Print the events again, with their pauses, or compare code with them."""
+    if options.against is not None:
+        from ramet.cli.operate.code_comparison import compare_code  # it imports all that runs agents
+
+        return await compare_code(options)
     async with source_of(options) as source:
         id = await full_id(source, options.id)
         events = source.events(id, tree=await source.root_of(id) == id)

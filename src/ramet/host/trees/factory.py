@@ -88,6 +88,8 @@ class TreeOptions:
     conversation: bool = False  #: its root is that of a session, which can be opened again after its end
     inbound: Inbound = "refuse"  #: what happens to messages of other sessions
     other_sessions: Mapping[str, SessionAddress] = dataclasses.field(default_factory=dict)  #: its root may write to
+    #: returns other ports for the tree, for a replay that answers from a journal; None: the usual ones
+    replace_ports: Callable[[TreePorts], TreePorts] | None = None
 
     def __post_init__(self) -> None:
         check_instance("agents", self.definitions, Mapping, "a mapping of names to ramet.Agent")
@@ -253,6 +255,8 @@ class TreeFactory:
             results=self.results,
             git=git_of(self.user_dir),
         )
+        if plan.replace_ports is not None:
+            services = plan.replace_ports(services)
         tree = RunTree(services, plan.spawn_limits)
         inbox.limits = LimitAnswers(tree.register, tree.supervisor)
         inbound = InboundMessages(
