@@ -16,7 +16,7 @@ class Peer:
     name: str
     label: str
     packages: tuple[str, ...]
-    does_not: str = ""  #: in the measured work, and ramet does; found by trying (docs/design/performance.md)
+    does_not: str = ""  #: in the measured work, and ramet does; found by trying (docs/design/performance-method.md)
     #: Names of packages that the peer needs in another version than `constraints.txt` has.
     own_versions: tuple[str, ...] = ()
 

@@ -190,7 +190,7 @@ def measured(path: Path = MEASURED) -> Costs:
     )
 
 
-POD_KB = 71.0  #: a pod's line: docs/design/sandboxes.md
+POD_KB = 71.0  #: a pod's line: docs/design/sandboxes-elsewhere.md
 #: Its Secret made, given to it and removed; itself made, made nobody's and removed:
 #: ramet/isolation/kubernetes/pods/pod.py
 POD_WRITES = 6.0

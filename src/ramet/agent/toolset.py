@@ -61,8 +61,11 @@ def resolve_tools(
             tools[name] = tool
         elif agent.tools is not None or tool_flag(tool, "children", True):
             withheld.append(name)
-    has_server_tools = any(_is_of_server(agent, each) for each in agent.tools or ())
-    if agent.tools and not has_server_tools and not tools.keys() & selected_tools.keys():
+    if (
+        agent.tools
+        and not tools.keys() & selected_tools.keys()
+        and not any(_is_of_server(agent, each) for each in agent.tools)
+    ):
         raise NoToolsLeft(agent.name, tuple(_entry_name(entry) for entry in agent.tool_entries or ()))
     toolset = Toolset(tuple(tools.values()), spawnable, (*unknown, *unknown_denials), not_spawnable, tuple(withheld))
     return _leading_only(agent, toolset) if agent.coordinator else toolset

@@ -111,6 +111,11 @@ class BackgroundCommands:
         return self._commands.get(id)
 
     @property
+    def is_empty(self) -> bool:
+        """True if no command was started."""
+        return not self._commands
+
+    @property
     def has_room(self) -> bool:
         return sum(each.is_running for each in self._commands.values()) < MAX_COMMANDS
 

@@ -82,11 +82,14 @@ class RunTree:
         known = self.register.known_spawns.pop((run.info.id, key_of(request)), None)
         if known is not None and (not request.call_id or known.request.prompt == request.prompt):
             return await self._handle_of_child(known)  # The same call requested it in a process that has ended.
-        return await self.spawn_below(run, request, parent.slot)
+        return await self._spawn_checked(run, request, parent.slot)
 
-    async def spawn_below(self, parent: Run, request: SpawnRequest, slot: Slot | None = None) -> Handle:
-        """Spawn a child of a run. Without a `slot` the tree's owner requests it. Raises like `spawn`."""
+    async def spawn_below(self, parent: Run, request: SpawnRequest) -> Handle:
+        """Spawn a child of a run, as the tree's owner. Raises like `spawn`."""
         check_request(request)
+        return await self._spawn_checked(parent, request)
+
+    async def _spawn_checked(self, parent: Run, request: SpawnRequest, slot: Slot | None = None) -> Handle:
         if request.branch:
             request = dataclasses.replace(request, begins_at=await self._memory().begins_at(parent))
         if request.fork_of:

@@ -176,7 +176,8 @@ async def background_commands(context: ToolUseContext) -> AsyncGenerator[None]:
         yield
     finally:
         context.commands = None
-        await run_shielded(commands.close())
+        if not commands.is_empty:  # Most turns started none, and a wait for nothing would still cost a task.
+            await run_shielded(commands.close())
 
 
 def _exit_text(exited: CommandResult) -> str:

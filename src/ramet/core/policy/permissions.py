@@ -66,7 +66,10 @@ class Permissions(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def mode(self, mode: Mode) -> ModeRule | None:
         """Return the setting of `mode`, if some file sets it."""
-        return next((each for each in self.modes if each.mode == mode), None)
+        for each in self.modes:
+            if each.mode == mode:
+                return each
+        return None
 
     def prevailing_mode(self) -> Mode:
         """Return the mode that decides first, for hooks."""

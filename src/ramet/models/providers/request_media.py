@@ -50,7 +50,7 @@ def fitted_messages(messages: Sequence[BaseMessage], sight: Sight) -> Sequence[B
 
     The same object is returned for messages without files.
     """
-    if not any(type(each.content) is list and any(map(is_stored, each.content)) for each in messages):
+    if not _have_files(messages):
         return messages
     count = size = 0
     fitted: list[BaseMessage] = []
@@ -73,6 +73,15 @@ def fitted_messages(messages: Sequence[BaseMessage], sight: Sight) -> Sequence[B
         fitted.append(message.model_copy(update={"content": blocks[::-1]}))
     fitted.reverse()
     return fitted if sight.in_results else _moved_behind_results(fitted)
+
+
+def _have_files(messages: Sequence[BaseMessage]) -> bool:
+    """Return whether a message has a file: a plain loop, since all messages are looked at before each request."""
+    for message in messages:
+        content = message.content
+        if type(content) is list and any(map(is_stored, content)):
+            return True
+    return False
 
 
 def _objection(block: Block, sight: Sight) -> str:
@@ -114,15 +123,16 @@ def _text(content: list[Any]) -> Any:
 
 async def with_data(messages: Sequence[BaseMessage], load: LoadBlob | None) -> Sequence[BaseMessage]:
     """Return the messages with the bytes of their files, for one request. A file that is missing is named."""
+    if not _have_files(messages):
+        return messages
     loaded: list[BaseMessage] = []
-    is_changed = False
     for message in messages:
         content = message.content
         if type(content) is list and any(map(is_stored, content)):
             blocks = [await _loaded(each, load) if is_stored(each) else each for each in content]  # type: ignore[arg-type]  # it is stored
-            message, is_changed = message.model_copy(update={"content": blocks}), True
+            message = message.model_copy(update={"content": blocks})
         loaded.append(message)
-    return loaded if is_changed else messages
+    return loaded
 
 
 async def _loaded(block: Block, load: LoadBlob | None) -> Block:

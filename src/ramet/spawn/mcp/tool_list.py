@@ -185,4 +185,4 @@ def is_repeatable(tools: Iterable[BaseTool], name: str) -> bool:
 
 def without_server_tools(tools: Sequence[BaseTool]) -> tuple[BaseTool, ...]:
     """Return the tools that are of no server: a server's tools belong to one process, and nobody inherits them."""
-    return tuple(each for each in tools if not isinstance(each, ServerTool))
+    return tuple([each for each in tools if not isinstance(each, ServerTool)])
