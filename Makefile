@@ -43,7 +43,7 @@ CLUSTER := etcd:etcd-server containerd:containerd runc:runc docker-registry:dock
   iptables:iptables conntrack:conntrack ip:iproute2 jq:jq curl:curl openssl:openssl xz:xz-utils gcc:gcc kubectl:kubernetes-client \
   /usr/lib/cni/bridge:containernetworking-plugins /usr/include/stdio.h:libc6-dev
 
-.PHONY: help setup python tools cluster-tools demo lint check test test-kubernetes test-agents chaos packages mutants format docs bench bench-compare soak clean
+.PHONY: help setup python tools cluster-tools demo lint check test test-kubernetes test-agents chaos packages mutants format docs pictures bench bench-compare soak clean
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -92,6 +92,10 @@ docs: $(SITE_READY) ## build the site in build/site: open build/site/index.html 
 	@rm -rf build/site
 	$(BIN)/python -m sphinx -q -W --keep-going -E -b html -c docs/site -d build/site-cache docs build/site
 	@echo "== build/site/index.html"
+
+pictures: setup ## record the terminal casts and the pictures of the page in docs/ again
+	$(BIN)/python -m tests.docs.casts
+	$(BIN)/python -m tests.web.pictures
 
 bench: setup ## measure; see docs/design/performance.md
 	$(BIN)/python -m benchmarks $(ARGS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import shutil
 import sys
@@ -27,12 +28,18 @@ autodoc_member_order = "bysource"
 add_module_names = False
 toc_object_entries = False  # a page with hundreds of names would fill its column
 DOCSTRINGS = "reference/docstrings"
+#: What the public calls return, besides the names that `ramet` exports.
+RETURNED = ("ramet.spawn.handle.Handle", "ramet.host.sandbox.handle.AgentHandle")
+#: Members of these bases, and of a class with other bases, are not ours to explain.
+KNOWN_BASES = ("Generic", "Struct", "Enum", "StrEnum", "ReprEnum", "str", "object")
+FOREIGN_MEMBERS = "model_config, model_post_init"  # of pydantic, in each of its classes
 
 html_theme = "furo"
 pygments_dark_style = "github-dark"
 html_title = "ramet"
 html_static_path = ["static"]
 html_css_files = ["site.css"]
+html_js_files = [("casts.js", {"loading_method": "defer"})]
 html_copy_source = False  # each page has its Markdown beside it
 html_show_copyright = False
 html_show_sphinx = False
@@ -43,12 +50,16 @@ html_domain_indices = False
 def docstring_directives() -> str:
     """Return what makes autodoc show each class and function that `ramet` exports, below a heading of its own."""
     sections = []
-    for name in ramet.__all__:
-        value = getattr(ramet, name)
+    for path in [*(f"ramet.{name}" for name in ramet.__all__), *RETURNED]:
+        module, _, name = path.rpartition(".")
+        value = getattr(importlib.import_module(module), name)
         if inspect.isclass(value):
-            directive = f".. autoclass:: ramet.{name}\n   :members:"
+            options = [":members:", ":undoc-members:", f":exclude-members: {FOREIGN_MEMBERS}"]
+            if all(base.__module__.startswith("ramet.") or base.__name__ in KNOWN_BASES for base in value.__mro__):
+                options.append(f":inherited-members: {', '.join(KNOWN_BASES)}")
+            directive = "\n   ".join([f".. autoclass:: {path}", *options])
         elif inspect.isroutine(value):
-            directive = f".. autofunction:: ramet.{name}"
+            directive = f".. autofunction:: {path}"
         else:
             continue
         sections.append(f"## {name}\n\n```{{eval-rst}}\n{directive}\n```\n")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 INDEX = "README.md"
-FOLDERS = ("pictures", "plots")  # what the Markdown pages show
+FOLDERS = ("casts", "pictures", "plots")  # what the Markdown pages show
 SUMMARY = (
     "ramet is a Python runtime for agents that spawn agents. It keeps the whole tree isolated, bounded by one budget, "
     "stoppable, durable and visible."

@@ -227,3 +227,12 @@ def test_sessions_and_guests_load_no_client_of_mcp() -> None:
 
     assert "ramet.host.mcp.mcp_client" in loaded
     assert {"mcp", "mcp_types"} & set(loaded) == set()
+
+
+def test_sandboxes_of_models_load_no_engine() -> None:
+    """Agents in sandboxes run their loop only: the process that they are forked from loads nothing of the host."""
+    program = "import sys; from ramet.isolation.zygote.main import load; load('llm'); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+
+    assert {"ramet.agent.definition", "ramet.agent.loop", "ramet.guest.serve"} <= set(loaded)
+    assert [each for each in loaded if each.startswith(("ramet.host", "ramet.spawn", "ramet.services"))] == []

@@ -179,10 +179,11 @@ def main(words: Sequence[str]) -> int:
     """Check with each Python, and return 1 if one of them could not be satisfied."""
     parser = argparse.ArgumentParser(prog="python -m tests.packages.check", description="Build and use the packages.")
     parser.add_argument("--dist", type=pathlib.Path, default=ROOT / "dist", help="folder of the packages")
+    parser.add_argument("--wheel", type=pathlib.Path, help="use this wheel, and build none")
     parser.add_argument("pythons", nargs="*", help="names or paths of interpreters")
     options = parser.parse_args(words)
     try:
-        wheel = build(options.dist.resolve())
+        wheel = options.wheel.resolve(strict=True) if options.wheel else build(options.dist.resolve())
         for python in find_pythons(options.pythons):
             check(python, wheel)
         if uvx := shutil.which("uvx"):

@@ -3,8 +3,8 @@
     make mutants                          # every layer; about half an hour
     make mutants ARGS="seccomp rlimit"    # those whose name contains a word; --list names them
 
-The project is not touched. The table goes to stdout, for docs/design/security-attacks.md, progress to stderr. The exit status
-is 1 if a layer can be removed without a test that fails, or cannot be found in the source.
+The project is not touched. The table goes to stdout, for docs/design/security-attacks.md, progress to stderr. The
+exit status is 1 if a layer can be removed without a test that fails, or cannot be found in the source.
 """
 
 from __future__ import annotations

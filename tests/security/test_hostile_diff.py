@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import threading
 
 import pytest
 
@@ -31,6 +32,18 @@ __all__ = ["made"]
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 TRUSTING = Git(trusts=lambda folder: True)
+
+
+def note_threads(monkeypatch: pytest.MonkeyPatch) -> set[threading.Thread]:
+    """Return the threads that read what git wrote: that is as large as the repository wants it to be."""
+    threads, read = set[threading.Thread](), copy_diff._files_in
+
+    def noted(output: bytes) -> tuple[list[ChangedFile], int]:
+        threads.add(threading.current_thread())
+        return read(output)
+
+    monkeypatch.setattr(copy_diff, "_files_in", noted)
+    return threads
 
 
 async def diff_of(made: Made) -> CopyDiff:
@@ -84,8 +97,12 @@ async def test_the_diff_of_a_clone_is_bounded(made: Made, monkeypatch: pytest.Mo
     for number in range(9):
         (made.top / f"{number}.txt").write_text("a line of text\n" * 100)
 
+    threads = note_threads(monkeypatch)
+
     diff = await diff_of(made)
 
+    assert threads
+    assert threading.main_thread() not in threads
     assert (len(diff.files), diff.files_left_out, diff.is_cut) == (3, 7, True)
     assert 1_900 < len(diff.patch) <= 2_000
     assert diff.patch.endswith("\n")
@@ -132,7 +149,7 @@ async def test_folders_nested_by_the_thousand_are_searched(made: Made, monkeypat
         remove_path(made.top / "d")  # shutil.rmtree fails at the same depth.
 
 
-async def test_the_diff_of_a_branch(made: Made) -> None:
+async def test_the_diff_of_a_branch(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
     """A branch that a run left is compared in the user's repository; a missing one is None."""
     repo = source_of(made.clone)
     git(made.repo, "checkout", "--quiet", "-b", "ramet/coder-1f")
@@ -140,9 +157,13 @@ async def test_the_diff_of_a_branch(made: Made) -> None:
     git(made.repo, "add", "new.txt")
     git(made.repo, "commit", "--quiet", "-m", "new")
 
+    threads = note_threads(monkeypatch)
+
     diff = await branch_diff(TRUSTING, "ramet/coder-1f", made.clone.base, repo)
 
     assert diff is not None
+    assert threads
+    assert threading.main_thread() not in threads
     assert diff.files == [ChangedFile("new.txt", "added", 1, 0)]
     assert "+new" in diff.patch
     assert await branch_diff(TRUSTING, "ramet/none", made.clone.base, repo) is None

@@ -9,6 +9,7 @@ import asyncio
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -122,10 +123,10 @@ async def make_pictures(folder: Path) -> None:
             await eventually(lambda: tree.inbox.pending and len(list(tree.tree.register.living())) == 5)
             api = ForwardingApi(server.server.listen_address)
             async with api, UiServer(api, "payment-api") as page_server:
-                await _draw(page_server.new_link(), folder, handle.id)
+                await _draw(page_server.new_link, folder, handle.id)
 
 
-async def _draw(link: str, folder: Path, run: str) -> None:
+async def _draw(new_link: Callable[[], str], folder: Path, run: str) -> None:
     from playwright.async_api import async_playwright
 
     async with async_playwright() as playwright:
@@ -135,9 +136,9 @@ async def _draw(link: str, folder: Path, run: str) -> None:
             args=["--disable-gpu", "--disable-dev-shm-usage"],
         )
         for scheme, name in (("light", "page-trees.png"), ("dark", "page-trees-dark.png")):
-            await _picture(browser, link, folder / name, "changes", "#/", scheme=scheme, height=420)
-        await _picture(browser, link, folder / "page-run.png", "The pool has", f"#/run/{run}", height=860)
-        await _picture(browser, link, folder / "page-inbox.png", "What it writes", "#/inbox", height=520)
+            await _picture(browser, new_link(), folder / name, "changes", "#/", scheme=scheme, height=366)
+        await _picture(browser, new_link(), folder / "page-run.png", "The pool has", f"#/run/{run}", height=784)
+        await _picture(browser, new_link(), folder / "page-inbox.png", "What it writes", "#/inbox", height=440)
         await browser.close()
 
 

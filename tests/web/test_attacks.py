@@ -249,10 +249,10 @@ async def test_a_link_works_once_and_for_a_short_time() -> None:
 
 
 async def test_an_idle_token_ends_and_an_open_stream_keeps_it() -> None:
-    """After the time without a request the token is another; a stream that is open counts as a request."""
+    """After the time without a request token and links are others; a stream that is open counts as a request."""
     now, new_links = 0.0, list[bool]()
     async with page(idle_minutes=5, now=lambda: now, on_end=lambda: new_links.append(True)) as (server, api):
-        first = server.token
+        first, link = server.token, server.new_link()
         async with streams(server, 1):
             now = 1_000.0
             assert (await ask(server, "GET /v1/runs", token=first)).status == 200
@@ -264,8 +264,15 @@ async def test_an_idle_token_ends_and_an_open_stream_keeps_it() -> None:
         for path in ("/ui/about.json", "/ui/", "/v1/runs"):
             assert (await ask(server, f"GET {path}", token="wrong")).status in (200, 401)
         now += 101.0
+        old_link, link = link, server.new_link()
+        now += 301.0
+        for unused in (old_link, link):  # A link of a history or a screen would undo the logout.
+            ended = await ask(server, "POST /ui/session", token=unused.partition("#code=")[2])
+            assert (ended.status, "press Enter" in ended.body.decode()) == (410, True)
         assert (await ask(server, "GET /v1/runs", token=first)).status == 401
         assert new_links == [True]
+        code = server.new_link().partition("#code=")[2]
+        assert json.loads((await ask(server, "POST /ui/session", token=code)).body) == {"token": server.token}
         assert server.token != first
         assert (await ask(server, "GET /v1/runs")).status == 200
 

@@ -58,7 +58,7 @@ def agent(function: Callable[..., Any] | None = None, /, **fields: Any) -> Agent
 def policy(policy: Policy | None = None, /, **fields: Any) -> Decorator:
     """Set what the agent's sandbox may do: a `Policy`, or some fields of one.
 
-    With a policy the agent runs in a sandbox.
+    With a policy the agent runs in a sandbox. Raises InvalidValue.
     """
     if policy is not None and not isinstance(policy, Policy):
         raise InvalidValue("policy", policy, "ramet.Policy, or its fields by name")
@@ -71,7 +71,7 @@ def policy(policy: Policy | None = None, /, **fields: Any) -> Decorator:
 def resources(*, cpu: float | None = None, **fields: Any) -> Decorator:
     """Set what the agent's sandbox may use: `cpu`, `memory_mb`, `pids`, sizes.
 
-    Any of them makes it run in a sandbox.
+    Any of them makes it run in a sandbox. Raises InvalidValue.
     """
     requested = changed_policy(None, **resource_fields(cpu, fields))
     if requested is None:
@@ -80,7 +80,7 @@ def resources(*, cpu: float | None = None, **fields: Any) -> Decorator:
 
 
 def timeout(seconds: float) -> Decorator:
-    """Set how long a run of the agent may take, in a sandbox or in the host."""
+    """Set how long a run of the agent may take, in a sandbox or in the host. Raises InvalidValue."""
     if seconds is None:
         raise InvalidValue("timeout", seconds, "a number of seconds")
     requested = Limits(seconds=seconds)
@@ -88,7 +88,10 @@ def timeout(seconds: float) -> Decorator:
 
 
 def retry(count: int, *, delay_seconds: float | None = None) -> Decorator:
-    """Set how often the agent is retried after a failed attempt, each time in a clean sandbox."""
+    """Set how often the agent is retried after a failed attempt, each time in a clean sandbox.
+
+    `delay_seconds` between attempts is 1.0 if it is absent. Raises InvalidValue.
+    """
     requested = Policy(retry_count=count, retry_delay_seconds=delay_seconds)
     if requested.retry_count is None:
         raise InvalidValue("retry", count, "a whole number")
@@ -96,7 +99,7 @@ def retry(count: int, *, delay_seconds: float | None = None) -> Decorator:
 
 
 def cache(*, ttl_seconds: float) -> Decorator:
-    """Set how long a result of the agent is reused for calls with the same inputs."""
+    """Set how long a result of the agent is reused for calls with the same inputs. Raises InvalidValue."""
     Agent(name="checked", cache_ttl_seconds=ttl_seconds)
     if ttl_seconds is None:
         raise InvalidValue("cache", ttl_seconds, "ttl_seconds above 0")

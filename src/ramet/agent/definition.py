@@ -57,36 +57,36 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
 
     `tools=None` inherits the parent's, an empty tuple means none. Entries are tools, functions with a docstring, names
     of the parent's tools, or `Agent(a, b)` to list the types it may spawn. `model=None` inherits. `function` makes it a
-    plain (async) function instead of a model.
+    plain (async) function instead of a model. Raises InvalidValue, naming the field.
     """
 
-    name: str
-    description: str = ""
+    name: str  #: what others choose it by; part of the paths of its runs
+    description: str = ""  #: what it is for, as models that may start it read it
     primer: str = ""  #: precedes the instructions; describes its role, in an agent that another agent created
-    instructions: str = ""
-    model: str | BaseChatModel | None = None
+    instructions: str = ""  #: its system prompt
+    model: str | BaseChatModel | None = None  #: a string such as "anthropic:claude-sonnet-5-5", or a chat model
     effort: Effort | None = None  #: of its model's reasoning; None: as its parent's, a root's the provider's default
     tools: Sequence[str | BaseTool | Callable[..., Any]] | None = None
-    disallowed_tools: Sequence[str] = ()
+    disallowed_tools: Sequence[str] = ()  #: names that are left out of `tools`, or of the parent's
     permissions: Permissions = NO_PERMISSIONS  #: rules for its calls; those that narrow hold for all below it, too
     read_only: bool = False  #: keeps only tools that declare to be read-only: a file's `permissionMode: plan`
-    max_turns: int | None = None
-    limits: Limits = field(default_factory=Limits)
+    max_turns: int | None = None  #: model replies in one turn; None: as its parent's, a root's 100
+    limits: Limits = field(default_factory=Limits)  #: of each of its runs with all below
     watch: Watch = NO_WATCH  #: what is not set is inherited
     budget_note: bool | None = None  #: its model reads what is left of the limits; None: as its parent's, a root's not
     output: type[T] | Mapping[str, Any] | None = None  #: pydantic model, dataclass or JSON schema of the final answer
-    skills: Sequence[str] = ()
-    memory: Literal["user", "project", "local"] | None = None
+    skills: Sequence[str] = ()  #: names of the skills that it may load, or "*"
+    memory: Literal["user", "project", "local"] | None = None  #: where it keeps notes; None: nowhere
     omit_instructions: bool = False  #: it is not told the AGENTS.md or CLAUDE.md of its folder
     #: servers of the Model Context Protocol, as entries of `.mcp.json` with their names; they run in its sandbox
     mcp: Sequence[McpServer | Mapping[str, Any]] = ()
     tool_search: bool | Literal["auto"] = "auto"  #: their tools are found with ToolSearch; "auto": if there are many
-    hooks: Mapping[str, Any] | None = None
-    background: bool = False
-    isolation: str | None = None
+    hooks: Mapping[str, Any] | None = None  #: of its runs, by hook event
+    background: bool = False  #: its caller does not wait for it, and is told of its end by a notice
+    isolation: str | None = None  #: "worktree": a copy of the repository, in a sandbox a clone; or "inline"
     policy: Policy | None = None  #: with a policy, it runs in a sandbox
-    initial_prompt: str = ""
-    function: Callable[..., Any] | None = None
+    initial_prompt: str = ""  #: precedes the prompt of a run that begins without a conversation
+    function: Callable[..., Any] | None = None  #: instead of a model: plain or async, or a composition
     #: a program of another maker, in a sandbox: "claude-code", "codex", "gemini", "opencode", or ramet.External
     external: str | External | None = None
     cache_ttl_seconds: float | None = None  #: how long a result is reused for calls with the same inputs
@@ -98,8 +98,8 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
     peers: bool = False  #: its children know each other, and agree on plans and shutdowns with it
     sibling_list: bool = False  #: its brief ends with a list of the other children of its parent, as it starts
     concludes: bool = False  #: it has task_success, task_fail and task_clarify, like an agent that performs a task
-    scope: Scope = "call"
-    source: pathlib.Path | None = None
+    scope: Scope = "call"  #: where the definition is from; decides between two of one name
+    source: pathlib.Path | None = None  #: its file; None if it was defined in code
     tasks: Mapping[str, Task] = field(default_factory=dict, compare=False, repr=False)  #: declared with `@agent.task`
     types: Types = field(default_factory=dict, compare=False, repr=False)  #: classes of its tasks, as data
     ref: AgentRef | None = field(default=None, compare=False)  #: its handle, if another agent created it
@@ -206,7 +206,7 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
         object.__setattr__(self, "function", ExternalFunction(external))
 
     def replace(self, **changes: Any) -> Agent[T]:
-        """Return the agent with some fields changed, validated again."""
+        """Return the agent with some fields changed, validated again. Raises InvalidValue."""
         return dataclasses.replace(self, **changes)
 
     @classmethod
@@ -272,7 +272,10 @@ class Agent(DeclaresCapabilities, Generic[T], metaclass=KnownFields):
         return self.replace(limits=dataclasses.replace(self.limits, seconds=seconds))
 
     def with_retry(self, count: int, *, delay_seconds: float | None = None) -> Agent[T]:
-        """Return the agent with this number of retries after a failed attempt, each in a clean sandbox."""
+        """Return the agent with this number of retries after a failed attempt, each in a clean sandbox.
+
+        `delay_seconds` between attempts is 1.0 if it is absent.
+        """
         fields = {"retry_count": count} | ({} if delay_seconds is None else {"retry_delay_seconds": delay_seconds})
         return self.replace(policy=changed_policy(self.policy, **fields))
 

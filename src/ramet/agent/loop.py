@@ -45,9 +45,9 @@ class QueryParams:
 
     context: ToolUseContext
     messages: Sequence[BaseMessage] = ()
-    max_turns: int = MAX_TURNS
-    compaction: Compaction | None = None
-    output: OutputContract | None = None
+    max_turns: int = MAX_TURNS  #: model replies
+    compaction: Compaction | None = None  #: None: the history is never shortened
+    output: OutputContract | None = None  #: what the final answer must fit; None: any text
     resumes: bool = False  #: the history may end in the middle of a turn that another process began
     replies: int = 0  #: number of model replies in that turn
     objections: int = 0  #: number of times in that turn that the agent was told to continue instead of ending

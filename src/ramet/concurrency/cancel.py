@@ -38,7 +38,8 @@ class AbortController:
     def __init__(self, parent: AbortController | None = None, *, deadline: float | None = None) -> None:
         self.parent = parent
         self.reason: str | None = None  #: set exactly once; not None means aborted
-        self.deadline = deadline  #: on the clock's monotonic scale; the earlier of its own and its parent's
+        #: seconds on the clock's monotonic scale, the earlier of its own and its parent's; None if there is none
+        self.deadline = deadline
         self._children: list[weakref.ref[AbortController]] | None = None
         self._sweep_at = _FIRST_SWEEP_AT  #: number of references at which dead ones are dropped
         self._listeners: list[_ListenerRef] | None = None

@@ -57,7 +57,8 @@ class KnownFields(type):
         def __call__(cls, *args: Any, **fields: Any) -> Any:
             known, required = _fields_of(cls)
             if args:
-                raise InvalidValue(_kind_of(cls), _NotShown(args[0]), "its fields by name")
+                example = f", as in {cls.__name__}({known[0]}=…)" if known else ""
+                raise InvalidValue(_kind_of(cls), _NotShown(args[0]), f"its fields by name{example}")
             for name in fields:
                 if name not in known:
                     raise unknown_field(f"{_kind_of(cls)}.{name}", name, known)

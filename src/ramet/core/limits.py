@@ -31,15 +31,15 @@ MAX_EXACT = 2**53  #: above this value floats and readers of JSON round, and a c
 class Limits(metaclass=KnownFields):
     """The most that a run and all runs below it may use; None means no limit of its own.
 
-    `seconds` is wall-clock time.
+    Raises InvalidValue, naming the field, for an amount that is negative, above 2^53, or not a number.
     """
 
     tokens: int | None = None  #: input (cache reads included) and output
-    usd: float | None = None
+    usd: float | None = None  #: US dollars, by the prices of the runtime
     model_calls: int | None = None  #: requests sent to providers, retries included
-    tool_calls: int | None = None
+    tool_calls: int | None = None  #: calls of tools that began
     agents: int | None = None  #: spawns below this run; the end of a run does not return one
-    seconds: float | None = None
+    seconds: float | None = None  #: of wall-clock time
     #: what a request meets that does not fit: `end` ends the run, `pause` waits until the limit is raised. None: as the
     #: scope above; the root ends. Time always ends.
     at_limit: AtLimit | None = None
@@ -110,13 +110,14 @@ def limits_from(data: Mapping[str, Any]) -> Limits:
 class SpawnLimits(metaclass=KnownFields):
     """Limits on the shape of a tree.
 
-    Only living runs count, so the end of a run frees a place. `Limits.agents`, in contrast, counts spawns.
+    Only living runs count, so the end of a run frees a place. `Limits.agents`, in contrast, counts spawns. Raises
+    InvalidValue, naming the field.
     """
 
     depth: int = 3  #: levels that may exist below the root
     children: int = 64  #: living children of one run
     runs: int = 256  #: living runs of the tree, root included
-    running: int | None = 16  #: runs that are active concurrently; runs that wait for others do not count
+    running: int | None = 16  #: runs that are active concurrently; those that wait for others do not count; None: any
     when_full: Literal["queue", "refuse"] = "queue"  #: how a spawn above `children` or `runs` is handled
 
     def __post_init__(self) -> None:

@@ -26,16 +26,16 @@ BRANCH_PREFIX = "ramet/"
 class Status(StrEnum):
     """The statuses with which a run can end, and `paused`, which a caller may ask to be told: that is no end."""
 
-    COMPLETED = "completed"
-    FAILED = "failed"
-    CANCELLED = "cancelled"
-    TIMEOUT = "timeout"
-    BUDGET_EXHAUSTED = "budget_exhausted"
-    OOM = "oom"
-    CRASHED = "crashed"
-    LOST = "lost"
-    NEEDS_INPUT = "needs_input"
-    PAUSED = "paused"
+    COMPLETED = "completed"  #: with a value; exit code 0
+    FAILED = "failed"  #: with an error of the agent, of its model or of its function; 1
+    CANCELLED = "cancelled"  #: by a person, by code, or with its parent; 130
+    TIMEOUT = "timeout"  #: at its limit of seconds; 124
+    BUDGET_EXHAUSTED = "budget_exhausted"  #: at another limit; 4
+    OOM = "oom"  #: its sandbox needed more memory than its policy grants; 137
+    CRASHED = "crashed"  #: its process ended without a result; 5
+    LOST = "lost"  #: with its kernel, and it must not begin again; 6
+    NEEDS_INPUT = "needs_input"  #: it asks its caller for a clarification; 3
+    PAUSED = "paused"  #: it goes on when its limit is raised; 7
 
 
 #: Status → exit code of a process that reports the status. 0 only for a result; 2 is reserved for usage errors.
@@ -59,13 +59,13 @@ class Usage(Struct, frozen=True, kw_only=True):
     Input tokens include cache reads. `estimated` means that a provider never confirmed a part.
     """
 
-    model_calls: int = 0
+    model_calls: int = 0  #: requests sent to providers, retries included
     tool_calls: int = 0
-    agents: int = 0
+    agents: int = 0  #: runs spawned below
     input_tokens: int = 0
     output_tokens: int = 0
-    cache_read_tokens: int = 0
-    usd: float = 0.0
+    cache_read_tokens: int = 0  #: the part of `input_tokens` that a provider read from its cache
+    usd: float = 0.0  #: US dollars, by the prices of the runtime
     estimated: bool = False
 
     @property
@@ -117,15 +117,15 @@ class Result(Struct, Generic[T], frozen=True, kw_only=True):
 
     status: Status
     value: T = cast("Any", None)  #: value of the type of the agent's `output`; None unless the run completed
-    error: ErrorInfo | None = None
+    error: ErrorInfo | None = None  #: its type and message; None if the run completed
     partial: str = ""  #: text found before an end that was not a completion
-    usage: Usage = NO_USAGE
-    usage_subtree: Usage = NO_USAGE
+    usage: Usage = NO_USAGE  #: usage of the run alone
+    usage_subtree: Usage = NO_USAGE  #: usage of the run and all runs below
     #: paths on the host; or the branch with the work of a run in a clone, and how much it changed
     artifacts: tuple[str, ...] = field(default_factory=tuple)
     files: tuple[Artifact, ...] = ()  #: files that a sandboxed run left in its working directory
     stdout: str = ""  #: the newest text that a sandboxed run printed
-    stderr: str = ""
+    stderr: str = ""  #: likewise, on stderr
 
     @property
     def exit_code(self) -> int:
@@ -177,11 +177,11 @@ class AgentResult(Struct, frozen=True, kw_only=True):
     hold the newest text of each, bounded.
     """
 
-    exit_code: int
+    exit_code: int  #: see `Status`
     status: Status
     output: Any = None
-    error: ErrorInfo | None = None
-    artifacts: tuple[Artifact, ...] = ()
+    error: ErrorInfo | None = None  #: its type and message; None if the run completed
+    artifacts: tuple[Artifact, ...] = ()  #: files that the run left in its working directory
     usage: Usage = NO_USAGE  #: usage of the run and all runs below
     session_id: str = ""  #: the id of the run
     branch: str = ""  #: with the work of a run in a clone of a repository

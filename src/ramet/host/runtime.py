@@ -70,10 +70,11 @@ class AgentRuntime(RecordedRuntime):
     tree stays recorded for `keep_results_seconds` after its end, or without that until `ramet gc` removes old trees.
 
     `notify` has the targets of notifications by their names (`ramet.host.notifications`), or functions of one. `watch`
-    says when a run counts as silent or looping, for every root that does not say so itself.
+    says when a run counts as silent or looping, for every root that does not say so itself. A cancelled run has
+    `grace_s` seconds (5) to end by itself. Handles of the `keep_trees` (256) newest trees that ended stay in memory.
 
-    A `policy_adapter` is asked about every spawn, for at most `policy_timeout_s` seconds; without its answer nothing is
-    spawned.
+    A `policy_adapter` is asked about every spawn, for at most `policy_timeout_s` seconds (10). Without its answer
+    nothing is spawned.
 
     `user_dir` is the user's folder: its settings and its list of trusted folders apply to every agent. Without
     `user_texts` its definitions, skills and memory are given to no agent. `home` is searched for the user's agents and

@@ -93,6 +93,7 @@ class RuntimeBase:
         check_runtime(working_dir, clock, prices, retry, grace_s, store, audit, keep_folders, keep_trees)
         check_instance("watch", watch, Watch, "ramet.Watch")
         show_logs()
+        #: absolute; None: nothing is kept on disk, except by a given store
         self.working_dir = pathlib.Path(working_dir).absolute() if working_dir is not None else None
         if transcripts is None and self.working_dir is not None:
             transcripts_dir: pathlib.Path | None = state_folder(self.working_dir) / "transcripts"
@@ -104,21 +105,24 @@ class RuntimeBase:
             if policy_adapter is not None
             else None
         )
+        #: the way to the models, with their rate limits and prices
         self.gateway = Gateway(self.clock, prices=prices, retry=retry)
         self._forwarder = Forwarder(self.gateway)
         self.user_dir, self.grace_s = user_dir, grace_s
         self._user_texts, self._home, self._plugin_dirs = user_texts, home, tuple(plugin_dirs)
         self._entropy = entropy
         self._loop = RuntimeLoop("this runtime was not started")
-        self.telemetry = Telemetry()
+        self.telemetry = Telemetry()  #: spans of its trees
+        #: the backend in use, and the folders of sandboxed runs
         self.sandboxes = Sandboxes(
             self.working_dir, backend, self.telemetry.traceparent, folder_limits=keep_folders, clock=self.clock
         )
+        #: the store of its events, opened when it is first needed; None: nothing is recorded durably
         self.journal = journal_of(self.working_dir, store)
         targets = checked_targets(notify)
         #: of its notifications; None without targets
         self.notifier = Notifier(targets, self.journal, self.clock, entropy=entropy) if targets else None
-        self.dynamic = DynamicAgents(self.open_store)
+        self.dynamic = DynamicAgents(self.open_store)  #: agents that agents created
         self._memory: Store | None = None  #: the store of a runtime without a journal, as long as the runtime lives
         if (journal := self.journal) is not None:
             if journal.folder is not None and journal.control_socket is None:

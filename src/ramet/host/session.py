@@ -142,12 +142,14 @@ class Session(Generic[T]):
         self._cwd = _folder(cwd)
         tools = as_tools(tools, "tools")
         self._own_runtime = runtime is None
+        #: of its tree; its own if none was given
         self.runtime = runtime or AgentRuntime(self._cwd, backend=backend)
         if runtime is not None and backend is not None:
             raise InvalidValue("backend", backend, "None with a runtime, which has its own backend")
         if policy is None and backend is not None:
             policy = sandboxed_children(self._cwd)
         call = definitions_of(agents)
+        #: definitions, `problems`, `hooks` and `notes` of its folder
         self.project = project or self.runtime.open_project(self._cwd, call)
         definitions = self.project.with_call(call) if project is not None else self.project
         root = _root(agent, definitions, llm if llm is not None else model, system_prompt, max_turns)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -86,6 +87,21 @@ def sources_of(mounts: Iterable[str], roots: Roots | None, runs: str, field: str
         if reason := _objection(source, runs):
             raise _make_refusal(mount, reason, field)
     return sources
+
+
+def check_readable(sources: Sources) -> None:
+    """Check that a sandbox of root, which runs as another user, can read each mount.
+
+    A sandbox sees root's files as its own. Those of all others it sees as any stranger does. Raises InvalidValue, which
+    names the mount and the user who may read it.
+    """
+    for mount, source in sources.items():
+        with open_source(mount, source) as fd:
+            status = os.fstat(fd)
+        needed = stat.S_IXOTH if stat.S_ISDIR(status.st_mode) else stat.S_IROTH
+        if status.st_uid != 0 and not status.st_mode & needed:
+            owner = f"only the user {status.st_uid}, whose it is, may open it, and a sandbox of root is another user"
+            raise _make_refusal(mount, f"{owner}: start ramet as that user", "readonly_mounts")
 
 
 def source_below(path: str, sources: Sources) -> str | None:

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple, cast
 from langchain_core.language_models import BaseChatModel
 
 from ramet.core.errors import InvalidValue, MissingExtra, ModelFailed, Unknown
-from ramet.disk.installation import missing_extra
+from ramet.disk.installation import missing_extra, packages_command
 from ramet.models import retries
 
 MAX_NAME: Final = 256
@@ -86,7 +86,7 @@ class MissingPackage(MissingExtra):
         super().__init__(feature, package)
         self.package = package
         # str() of an ImportError shows its `msg`.
-        self.msg = f"{feature} needs a package; install it with: pip install {package}"
+        self.msg = f"{feature} needs a package; install it with: {packages_command([package])}"
         self.args = (self.msg,)
 
 

@@ -263,11 +263,11 @@ class ToolUseContext:
     Its state, cache and directory are its own: children's changes do not appear.
     """
 
-    run: RunInfo
-    ask: Ask
-    tools: tuple[BaseTool, ...] = ()
-    system_messages: tuple[BaseMessage, ...] = ()
-    history: list[BaseMessage] = field(default_factory=list)
+    run: RunInfo  #: its id, path and place in the tree
+    ask: Ask  #: sends a request to its model: the chunks of the reply, then the reply
+    tools: tuple[BaseTool, ...] = ()  #: what its model may call
+    system_messages: tuple[BaseMessage, ...] = ()  #: precede the history in each request
+    history: list[BaseMessage] = field(default_factory=list)  #: the conversation, without these
     turn_began_at: int = 0  #: index in the history
     cwd: pathlib.Path = field(default_factory=pathlib.Path.cwd)  #: workspace root: tools do not leave it
     works_in: pathlib.Path | None = None  #: its own copy of `cwd` in a sandbox, from which permission rules count
@@ -313,9 +313,9 @@ class ToolUseContext:
     on_usage: Callable[[Usage], None] | None = None
     on_chunk: Callable[[AIMessageChunk], None] | None = None  #: called with each chunk of the loop's replies
     processes: ToolProcesses | None = None  #: for synchronous tools; None: threads
-    max_parallel_tools: int = 10
-    max_result_chars: int = 30_000
-    tool_timeout_s: float | None = 600.0
+    max_parallel_tools: int = 10  #: calls of one reply that run at once
+    max_result_chars: int = 30_000  #: of a longer result the model sees the beginning
+    tool_timeout_s: float | None = 600.0  #: seconds that a call may take; None: any
     steps: int = 0
     clock: Clock = field(default_factory=SystemClock)
     answers: dict[str, ToolMessage] = field(default_factory=dict)  #: of the turn's calls, until they are recorded

@@ -22,24 +22,24 @@ Mode = Literal["fresh", "fork"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SpawnRequest(metaclass=KnownFields):
-    """The request for a spawn. Nothing in it is granted yet."""
+    """The request for a spawn. Nothing in it is granted yet. Raises InvalidValue, naming the field."""
 
-    prompt: str = ""
-    name: str | None = None
-    description: str = ""
+    prompt: str = ""  #: the task, for an agent that has a model
+    name: str | None = None  #: by which others address it; None: a number; a name that is taken gets "-2"
+    description: str = ""  #: for people who watch
     subagent_type: str | None = None  #: name of a definition; None with no `agent` means fork, unless configured
     agent: Any = None  #: a definition (`ramet.Agent`) or a function, for callers in code
     args: tuple[Any, ...] = ()  #: for functions
-    kwargs: Mapping[str, Any] = field(default_factory=dict)
+    kwargs: Mapping[str, Any] = field(default_factory=dict)  #: likewise
     #: For functions, after `args`: data that is read at each attempt and not recorded. The resuming process supplies it
     #: again.
     late_args: Callable[[], tuple[Any, ...]] | None = None
-    mode: Mode | None = None
-    model: str | None = None
+    mode: Mode | None = None  #: with or without the conversation of the parent; None: as the type says
+    model: str | None = None  #: a string; None uses the definition's value
     background: bool | None = None  #: None uses the definition's value
-    detached: bool = False
-    isolation: str | None = None
-    cwd: str | None = None
+    detached: bool = False  #: it outlives its parent, and needs limits of its own
+    isolation: str | None = None  #: "worktree" or "inline"; None uses the definition's value
+    cwd: str | None = None  #: a folder below the parent's; None: that of the parent
     branch: bool = False  #: its state is a branch of its parent's, which is unchanged until it merges
     fork_of: str = ""  #: a recorded run of any tree, whose messages and, on a branch, state it begins with
     fork_at: int | None = None  #: as of the event of this number in that run's tree; None: the newest event
@@ -47,7 +47,7 @@ class SpawnRequest(metaclass=KnownFields):
     fork_place: str = ""  #: the namespace of the state of `fork_of`; set by the host
     history: tuple[Any, ...] = ()  #: the messages of `fork_of`; set by the host
     attachments: tuple[dict[str, Any], ...] = ()  #: blocks of files that come with the prompt; set by the host
-    limits: Limits = NO_LIMITS
+    limits: Limits = NO_LIMITS  #: a slice of the parent's; without any, those of the definition
     watch: Watch = NO_WATCH  #: what is not set is inherited
     policy: Policy | None = None  #: with a policy, it runs in a sandbox; a child of a sandboxed run always does
     returns: Any = None  #: type of a sandboxed function's result; None uses its annotation
@@ -56,7 +56,7 @@ class SpawnRequest(metaclass=KnownFields):
     stdio: tuple[int, ...] = ()
     state_owner: str = ""  #: of a root, set by the host: the server's agent that alone owns the states of its tree
     import_dir: pathlib.Path | None = None  #: set by the host: a folder to read and import from, including later files
-    call_id: CallId | None = None
+    call_id: CallId | None = None  #: the tool call that asked for it
     key: str = ""  #: distinguishes spawns of one run that no tool call requested
     request_key: str = ""  #: the sandbox's request for the spawn, as in `CurrentCall`
 

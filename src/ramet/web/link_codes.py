@@ -47,6 +47,10 @@ class LinkCodes:
         self._issued.append(_hash(code))
         return code
 
+    def end(self) -> None:
+        """End the codes that nobody has used."""
+        self._valid.clear()
+
     def use(self, code: str) -> None:
         """Use up a code. Raises Refusal, with the reason and a way to another link, if it is not valid."""
         given = _hash(code)

@@ -63,8 +63,8 @@ class UiServer:
         self._api, self._dir, self._port = api, dir, port
         self._read_only, self._idle_minutes = read_only, idle_minutes
         self._names = frozenset(names)
-        self._token = PageToken(idle_minutes * 60.0, now, on_end)
-        self._codes = LinkCodes(now)
+        self._codes, self._on_end = LinkCodes(now), on_end
+        self._token = PageToken(idle_minutes * 60.0, now, self._log_out)
 
     def new_link(self) -> str:
         """Return an address of the page that works once, with a code in the fragment, which browsers send nowhere."""
@@ -134,6 +134,7 @@ class UiServer:
             check_origin(headers, self._hosts)
             if scope["method"] != "POST":
                 raise Refusal(HTTPStatus.METHOD_NOT_ALLOWED, "POST is possible here", {"allow": "POST"})
+            self._token.expire()
             self._codes.use(page_key(scope))  # Not in a body: nobody without a key can make this server wait for one.
             with self._token.use():
                 await responses.json(PageSession(self._token.text))(scope, receive, send)
@@ -152,6 +153,11 @@ class UiServer:
             raise Refusal(HTTPStatus.FORBIDDEN, "this page is read-only: it was opened with --read-only")
         with self._token.use():
             await self._api(scope, receive, send)
+
+    def _log_out(self) -> None:
+        """End the links that lead to a token, too, before anybody is given a new one."""
+        self._codes.end()
+        self._on_end()
 
     def _watch_token(self) -> None:
         """Let the token end, and look again when it may be idle."""

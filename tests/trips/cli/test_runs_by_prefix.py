@@ -110,7 +110,12 @@ async def test_ps_of_a_server_shows_the_paths_of_agents(folder: pathlib.Path, co
                 spawned_agent = await client.spawn_agent(created_team.team.id, name, "llm", key=created_team.key)
                 await client.say(spawned_agent.agent.id, HI, key=spawned_agent.nonce)
             rows = await client.kernel.runs()
-        listing = await command_line.on("ps", source_options=("--server", echo_server.server.listen_address))
+        listings = [await command_line.on("ps", source_options=("--server", echo_server.server.listen_address))]
+        listings.append(await command_line.on("ps", source_options=("--dir", str(folder))))
+    listings.append(
+        await command_line.on("ps", "--all", source_options=("--dir", str(folder)))
+    )  # The server has ended; its folder says the same.
 
     assert [each.agent_path for each in rows] == ["red/ada", "red/bob"]
-    assert ["red/ada" in listing.out, "red/bob" in listing.out, " main " in listing.out] == [True, True, False]
+    for listing in listings:
+        assert ["red/ada" in listing.out, "red/bob" in listing.out, " main " in listing.out] == [True, True, False]

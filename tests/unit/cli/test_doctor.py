@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import linecache
 import os
 import socket
+import sys
 import threading
 from pathlib import Path
 
@@ -87,8 +89,8 @@ def test_the_remedy_for_a_provider_needs_no_package_index_that_has_ramet(monkeyp
 
     remedies = [each.remedy for each in provider_checks.check_providers({})]
 
-    assert remedies[0].startswith("pip install 'langchain-anthropic")
-    assert not any("ramet" in each for each in remedies)
+    assert "pip install 'langchain-anthropic" in remedies[0]
+    assert not any("ramet[" in each for each in remedies)
 
 
 def test_a_state_folder_that_leads_elsewhere_is_reported(tmp_path: Path) -> None:
@@ -119,3 +121,21 @@ def test_the_status_is_1_where_no_sandbox_starts(
     states["sandbox local"] = "limited"
     assert main(["doctor"]) == 0
     assert "sandboxes of local" in capsys.readouterr().err
+
+
+def test_long_meanings_are_wrapped_at_a_terminal_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal gets lines that fit below each other. A file gets one line for each check, as grep wants it."""
+    meaning = "one word after the other " * 6
+    check = CheckResult(name="moon", state="limited", meaning=meaning, remedy="a command that is copied " * 4)
+    shown = []
+    for at_terminal in (True, False):
+        stream = io.StringIO()
+        monkeypatch.setattr(stream, "isatty", lambda answer=at_terminal: answer)
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setenv("TERM", "dumb")  # without colours, and 80 columns wide
+        doctor_command._show((check,), ["local"], as_json=False)
+        shown.append(stream.getvalue().splitlines())
+
+    assert [len(lines) for lines in shown] == [4, 2]
+    assert all(line[:15].isspace() and line[15] != " " and len(line) <= 80 for line in shown[0][1:3])
+    assert shown[0][3] == shown[1][1]

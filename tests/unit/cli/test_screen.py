@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.text import Text
 
 from ramet.cli.render.tree_model import TreeModel
-from ramet.cli.render.tree_text import ASCII, UNICODE, Glyphs, draw
+from ramet.cli.render.tree_text import ASCII, UNICODE, Glyphs, _truncate, draw
 from ramet.core.outcome import Status, Usage
 from tests.unit.cli.golden import assert_golden
 from tests.unit.cli.story import TreeEventWriter, active_story, at, cancelled_story, hostile_story
@@ -51,6 +52,13 @@ def test_a_screen_never_overflows(name: str, width: int, height: int, glyphs: Gl
 def test_ascii_glyphs_are_ascii() -> None:
     """A terminal without UTF-8 gets only ASCII from us."""
     assert all(line.isascii() for line in lines(STORIES["working"], glyphs=ASCII))
+
+
+def test_a_text_that_is_cut_twice_has_one_ellipsis() -> None:
+    """The arguments of a call are cut before its line is: the last character tells both."""
+    assert [_truncate(Text("Grep err|e… in logs"), width, "…").plain for width in (12, 11, 30)] == [
+        "Grep err|e…", "Grep err|e…", "Grep err|e… in logs",
+    ]  # fmt: skip
 
 
 def test_wide_characters_keep_the_columns() -> None:

@@ -226,6 +226,16 @@ def test_a_folder_that_no_sandbox_has_is_an_error_of_its_option(folder: str) -> 
     assert refusal.value.value == folder
 
 
+def test_the_home_folder_is_an_error_that_says_where_to_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody typed the field of the policy, and nobody need have typed `--dir`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+
+    with pytest.raises(InvalidValue, match=r"--dir: .* home folder .*; begin in the folder of a project") as refusal:
+        policy_of(options(tmp_path), WrappedProgram(name="tool", command=("tool",)))
+
+    assert "writable_mounts" not in str(refusal.value)
+
+
 def result(value: object = 0, status: Status = Status.COMPLETED, **fields: object) -> Result:
     return Result(status=status, value=value, **fields)  # type: ignore[arg-type]
 

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import shutil
+import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
 import pytest
 
-from ramet.disk.installation import install_command, missing_extra, packages_of_extra
+from ramet.disk.installation import install_command, missing_extra, packages_command, packages_of_extra
 
 ROOT = Path(__file__).parents[3]
+WHEEL = '{"url": "file:///a%20wheel", "archive_info": {}}'
 
 
 class Installed:
@@ -26,24 +30,74 @@ class Installed:
         return self.origin if name == "direct_url.json" else None
 
 
+@pytest.fixture
+def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Environment of Python whose shell has not activated it, with pip."""
+    prefix = tmp_path / "venvs" / "agents"
+    (prefix / "lib" / "python3" / "site-packages" / "pip").mkdir(parents=True)
+    (prefix / "bin").mkdir()
+    (prefix / "bin" / "pip").touch(0o755)
+    monkeypatch.setattr(sys, "prefix", str(prefix))
+    monkeypatch.setattr(sys, "executable", str(prefix / "bin" / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    return prefix
+
+
+def command_of(origin: str | None, extra: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the command for an extra, as the error has it."""
+    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed(origin))
+    command = install_command(extra)
+    assert str(missing_extra("this", extra)) == f"this needs the extra {extra!r}; install it with: {command}"
+    return command
+
+
 @pytest.mark.parametrize(
-    ("origin", "extra", "command"),
+    ("origin", "extra", "packages"),
     [
-        (None, "server", "pip install 'ramet[server]'"),
-        ('{"url": "file:///x", "archive_info": {}}', "server", "pip install 'x[y]>=1' z"),
-        ('{"url": "file:///x", "dir_info": {"editable": true}}', "mcp", "pip install 'mcp<3,>=2'"),
-        ("{}", "moon", "pip install 'ramet[moon]'"),
+        (None, "server", "'ramet[server]'"),
+        (WHEEL, "server", "'x[y]>=1' z"),
+        ('{"url": "file:///x", "dir_info": {"editable": true}}', "mcp", "'mcp<3,>=2'"),
+        ("{}", "moon", "'ramet[moon]'"),
     ],
     ids=["index", "wheel", "clone", "unknown"],
 )
 def test_the_command_names_ramet_only_if_an_index_has_it(
-    monkeypatch: pytest.MonkeyPatch, origin: str | None, extra: str, command: str
+    environment: Path, monkeypatch: pytest.MonkeyPatch, origin: str | None, extra: str, packages: str
 ) -> None:
     """A name that an index does not have, or has from a stranger, is not recommended."""
-    monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed(origin))
+    assert command_of(origin, extra, monkeypatch) == f"{sys.executable} -m pip install {packages}"
 
-    assert install_command(extra) == command
-    assert str(missing_extra("this", extra)) == f"this needs the extra {extra!r}; install it with: {command}"
+    monkeypatch.setenv("PATH", str(environment / "bin"))
+    assert command_of(origin, extra, monkeypatch) == f"pip install {packages}"
+
+
+def test_the_command_fits_the_tool_that_made_the_environment(
+    environment: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Environments of uv and pipx have no pip, nothing stays in one of `uvx`, and Debian's pip refuses."""
+    python = sys.executable
+    (environment / "pyvenv.cfg").write_text("home = /usr/bin\nuv = 0.13.9\n")
+    assert command_of(WHEEL, "server", monkeypatch) == f"{python} -m pip install 'x[y]>=1' z"
+    shutil.rmtree(environment / "lib")
+    assert command_of(WHEEL, "server", monkeypatch) == f"uv pip install --python {python} 'x[y]>=1' z"
+    (environment / "pipx_metadata.json").touch()
+    assert command_of(None, "server", monkeypatch) == "pipx inject agents 'x[y]>=1' z"
+
+    for_one = environment.rename(tmp_path / "987b78")
+    monkeypatch.setattr(sys, "prefix", str(for_one))
+    assert command_of(WHEEL, "server", monkeypatch) == "pipx run --spec '/a wheel[server]' ramet"
+    assert packages_command(["p>=1"]) == "pipx run --with 'p>=1' --spec '/a wheel' ramet"
+    (for_one / "pipx_metadata.json").unlink()
+    (tmp_path / "archive-v0").mkdir()
+    monkeypatch.setattr(sys, "prefix", str(for_one.rename(tmp_path / "archive-v0" / "-x")))
+    assert command_of(WHEEL, "server", monkeypatch) == "uvx --from '/a wheel[server]' ramet"
+    git = '{"url": "https://forge.example/ramet", "vcs_info": {"vcs": "git", "commit_id": "ab"}}'
+    assert command_of(git, "mcp", monkeypatch) == "uvx --from 'ramet[mcp] @ git+https://forge.example/ramet@ab' ramet"
+
+    monkeypatch.setattr(sys, "prefix", sys.base_prefix)
+    monkeypatch.setattr(sysconfig, "get_path", lambda name: str(tmp_path))
+    (tmp_path / "EXTERNALLY-MANAGED").touch()
+    assert packages_command(["p"]) == f"{python} -m pip install --break-system-packages p"
 
 
 def test_every_extra_that_the_code_asks_for_exists() -> None:

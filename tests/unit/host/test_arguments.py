@@ -219,7 +219,7 @@ def test_a_mapping_of_fields_is_refused_and_not_shown(kind: Any) -> None:
     """A mapping of a policy's fields may hold values of secrets."""
     message = refusal(lambda: kind({"secrets": {"KEY": CANARY}}))
 
-    assert message.endswith("expected its fields by name")
+    assert f"expected its fields by name, as in {kind.__name__}(" in message
     assert CANARY not in message
 
 

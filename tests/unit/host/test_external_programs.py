@@ -17,6 +17,7 @@ from ramet.host.external import presets
 from ramet.host.external.locate import find
 from ramet.host.external.program_finder import ProgramFinder
 from ramet.host.external.tool_configuration import with_tree_tools
+from tests.support.agent_programs import PINS
 
 Install = Callable[[str, str], pathlib.Path]
 MODELS = {
@@ -48,7 +49,10 @@ def install(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 
 
 def test_every_name_of_a_definition_is_a_preset() -> None:
+    """The packages that errors name are those with which the programs are tested."""
     assert tuple(presets.PRESETS) == PRESETS
+    named = {each.package for preset in presets.PRESETS.values() for each in preset.candidates}
+    assert named <= {each.get("package") for each in tomllib.loads(PINS.read_text()).values() if isinstance(each, dict)}
 
 
 def test_a_script_is_started_by_its_interpreter_and_brings_its_packages(install: Install) -> None:
@@ -126,9 +130,12 @@ def test_without_a_model_the_program_chooses_among_those_of_its_provider(install
 
 def test_a_program_that_asks_nobody_needs_permission_for_all(install: Install) -> None:
     """Without its adapter Codex asks nobody: to run it so is a decision of the user."""
+    adapter = r"codex-acp in PATH \(npm install -g @agentclientprotocol/codex-acp\)"
+    with pytest.raises(InvalidValue, match=rf"codex-acp or codex in PATH \({adapter.partition('(')[2]}"):
+        ProgramFinder().find(External(preset="codex"), None)
     install("opt/codex", "\x7fELF")
 
-    with pytest.raises(InvalidValue, match="codex-acp"):
+    with pytest.raises(InvalidValue, match=rf'{adapter}.*External\(preset="codex", permission_mode="allow"\)'):
         ProgramFinder().find(External(preset="codex"), None)
     program = ProgramFinder().find(External(preset="codex", permission_mode="allow"), None)
     assert (program.start.command[1:4], program.start.protocol) == (

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from ramet.core.errors import InvalidValue
-from ramet.isolation.mounts import identities_of, is_private, roots_of, sources_by_mount, sources_of, states_in
+from ramet.isolation.mounts import (
+    check_readable,
+    identities_of,
+    is_private,
+    roots_of,
+    sources_by_mount,
+    sources_of,
+    states_in,
+)
 
 
 @pytest.fixture
@@ -43,6 +52,21 @@ def test_the_nearest_root_counts(mount_root: Path) -> None:
     sources = sources_of([str(mount_root / "repo" / "out" / "deep"), str(mount_root / "repo" / "sub")], roots, "")
 
     assert list(sources.values()) == [str(mount_root / "other" / "deep"), str(mount_root / "repo" / "sub")]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
+def test_what_only_another_user_may_open_is_refused_with_a_way_out(mount_root: Path) -> None:
+    """A sandbox of root is another user; what this other one shares with everybody is mounted, and so is root's own."""
+    folder, file = mount_root / "repo", mount_root / "repo" / "file"
+    folder.chmod(0o700)
+    file.chmod(0o600)
+    check_readable({str(each): str(each) for each in (folder, file)})
+    for path, shared in ((file, 0o604), (folder, 0o701)):
+        os.chown(path, 12345, 12345)
+        with pytest.raises(InvalidValue, match=r"readonly_mounts: .*only the user 12345, .*: start ramet as that user"):
+            check_readable({str(path): str(path)})
+        path.chmod(shared)
+        check_readable({str(path): str(path)})
 
 
 @pytest.mark.parametrize("path", ["repo/out", "repo/inner", "repo/inner/below", "granted/out"])

@@ -109,7 +109,7 @@ def test_a_missing_extra_package_is_reported_in_one_line(tmp_path: Path, missing
     process_result = subprocess.run(line, capture_output=True, text=True, check=False)
 
     assert (process_result.returncode, process_result.stdout) == (1, "")
-    assert process_result.stderr == (
-        "ramet: serving over HTTP needs the extra 'server'; install it with: pip install 'httptools>=0.6' "
-        "'httpx2>=2.16' 'packaging>=24' 'starlette>=1' 'uvicorn>=0.40'\n"
-    )
+    assert process_result.stderr.startswith("ramet: serving over HTTP needs the extra 'server'; install it with: ")
+    packages = "'httptools>=0.6' 'httpx2>=2.16' 'packaging>=24' 'starlette>=1' 'uvicorn>=0.40'"
+    assert process_result.stderr.endswith(f" {packages}\n")
+    assert process_result.stderr.count("\n") == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from typing import Any
 from urllib.parse import quote
 
@@ -53,10 +54,8 @@ def test_no_spelling_of_a_key_passes_the_mask(key: str, before: str, after: str,
     assert mask.mask_end(f"{before}: {key[:-1]}").endswith("***")
 
 
-def test_keys_of_models_and_of_the_environment_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_of_models_are_found() -> None:
     """Secret fields, headers and passwords of addresses are keys of a model; short values, as "test", are words."""
-    monkeypatch.setenv("HOUSE_API_KEY", "key-of-the-house")
-    monkeypatch.setenv("SORT_KEY", "timestamp-of-the-row")
     model = ChatAnthropic(  # type: ignore[call-arg]  # its defaults are in pydantic's fields
         model_name="claude-sonnet-5-5",
         api_key="key-of-the-user",  # type: ignore[arg-type]  # as users write it
@@ -68,11 +67,22 @@ def test_keys_of_models_and_of_the_environment_are_found(monkeypatch: pytest.Mon
 
     assert {"key-of-the-user", "token-of-proxy", "password-of-proxy"} <= found
     assert not any("blue-team" in key for key in found)
-    assert "key-of-the-house" in keys_of_environment()
-    assert "timestamp-of-the-row" not in keys_of_environment()
     with pytest.raises(InvalidValue, match="at least 4 characters") as refusal:
         checked_keys(["abc"])
     assert "abc" not in str(refusal.value)
+
+
+def test_variables_that_hold_keys_are_known_by_their_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name without a prefix counts, and so does a number at its end; folders and other names are no keys."""
+    names = (
+        "API_KEY", "TOKEN", "PGPASSWORD", "SIGNING_KEY", "openai_api_key", "OPENAI_API_KEY_2", "APIKEY", "SMTP_PASS",
+        "MYSQL_PWD", "SECRET_KEY", "SECRET", "DB_PASSWD", "GITHUB_PAT",
+    )  # fmt: skip
+    others = ("OLDPWD", "PWD", "MONKEY", "BYPASS", "KEYBOARD", "TOKENIZER", "PATH")
+    monkeypatch.setattr("os.environ", {name: f"value-of-{name}" for name in (*names, *others)})
+    monkeypatch.setitem(os.environ, "DATABASE_URL", "postgresql://me:word-of-the-store@127.0.0.1/runs")
+
+    assert keys_of_environment() == {*(f"value-of-{name}" for name in names), "word-of-the-store"}
 
 
 def test_a_block_whose_number_is_no_number_is_masked() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import tracemalloc
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -175,6 +177,28 @@ def test_a_file_that_is_no_recording_is_refused(
 
     with pytest.raises(error, match=message):
         replay_from(file).invoke("Hi.")
+
+
+def test_a_recording_is_a_regular_file_of_bounded_length(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe is not waited for, a device not read, and lines without number take no memory."""
+    pipe, long, link = tmp_path / "pipe", tmp_path / "long.jsonl", tmp_path / "link.jsonl"
+    os.mkfifo(pipe)
+    long.write_text(HEADER + "{}\n" * 1_000_000)
+    monkeypatch.setattr("ramet.testing.recordings.recording_file.MAX_BYTES", 4_000_000)
+    for file in (pipe, Path("/dev/zero"), tmp_path):
+        with pytest.raises(InvalidValue, match="it is not a regular file"):
+            replay_from(file)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidValue, match="at most 10,000 requests"):
+            replay_from(long)
+        assert tracemalloc.get_traced_memory()[1] < 20_000_000
+    finally:
+        tracemalloc.stop()
+
+    long.write_text(HEADER + (REQUEST % '"chunks":[{"content":"a"}]').replace("\n", "\r\n"))
+    link.symlink_to(long)
+    assert replay_from(link).invoke("Hi.").text == "a"
 
 
 async def test_tools_of_a_replay_work_in_the_folder_of_its_run(tmp_path: Path) -> None:

@@ -33,13 +33,14 @@ class External(metaclass=KnownFields):
 
     preset: str = ""  #: one of `PRESETS`; empty: `command` says all
     command: Sequence[str] = ()  #: the program and its arguments; of a preset, absent: as it is found in PATH
-    protocol: Protocol = "acp"
+    protocol: Protocol = "acp"  #: how it is spoken to: the Agent Client Protocol, "stream-json" or "text"
     models: Sequence[str] = ()  #: that it may ask, as `Policy.models`; with `Agent.model`, absent: that one
     env: Mapping[str, str] = field(default_factory=dict)  #: variables, besides those of every sandbox
     files: Mapping[str, str] = field(default_factory=dict)  #: texts of files, by path below its home
     mounts: Sequence[str] = ()  #: files and folders of the host that it needs, read-only, such as itself
-    memory_mb: int | None = None  #: without it, it does not run
-    pids: int | None = None
+    memory_mb: int | None = None  #: MiB without which it does not run; absent: the preset's, else 1024
+    pids: int | None = None  #: processes and threads, likewise; absent: the preset's, else 256
+    #: "ask": its questions for permission are in the inbox; "allow": its sandbox alone bounds it
     permission_mode: PermissionMode = "ask"
 
     def __post_init__(self) -> None:

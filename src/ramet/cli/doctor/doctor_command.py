@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import textwrap
 from argparse import Namespace
 from dataclasses import asdict
 from typing import Final
@@ -59,12 +60,15 @@ def _show(results: tuple[CheckResult, ...], usable: list[str], *, as_json: bool)
         return
     out, err = console(sys.stdout), console(sys.stderr)
     width = max(len(each.name) for each in results)
+    indent = " " * (11 + width)
+    room = max(30, out.width - len(indent)) if out.is_terminal else 500
     for each in results:
         line = Text(each.state.ljust(9), _STYLES[each.state])
-        line.append(each.name.ljust(width), "bold").append(f"  {one_line(each.meaning, 500)}", "none")
+        meaning = f"\n{indent}".join(textwrap.wrap(one_line(each.meaning, 500), room))
+        line.append(each.name.ljust(width), "bold").append(f"  {meaning}", "none")
         out.print(line, soft_wrap=True)
         if each.remedy:
-            out.print(Text(f"{' ' * (11 + width)}do: {one_line(each.remedy, 600)}", "dim"), soft_wrap=True)
+            out.print(Text(f"{indent}do: {one_line(each.remedy, 600)}", "dim"), soft_wrap=True)
     if usable:
         verdict = f"ramet works here, with sandboxes of {' and '.join(usable)}"
     else:

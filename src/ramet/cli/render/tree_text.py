@@ -148,6 +148,8 @@ def _truncate(text: Text, width: int, ellipsis: str) -> Text:
     if text.cell_len > width:
         text.truncate(max(width - cell_len(ellipsis), 0), overflow="crop")
         text.rstrip()
+        if text.plain.endswith("…"):  # a part of the text was cut before
+            text.right_crop(1)
         text.append(ellipsis)
     return text
 

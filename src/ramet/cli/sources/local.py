@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from ramet.cli.sources.contract import Change, NewSchedule, Question
 from ramet.cli.sources.kernel_process import kernel_process
+from ramet.cli.sources.served_paths import with_agent_paths
 from ramet.core.errors import Damaged, InvalidValue, RametError, StoreInUse, Unknown
 from ramet.core.events import Event
 from ramet.core.outcome import Status
@@ -85,8 +86,9 @@ class LocalSource:
     # ---- looking
 
     async def runs(self, *, ended: bool = False) -> list[RunRow]:
-        rows = await (await self._journal()).rows_of_all(ended=ended)
-        return [row for row in rows if ended or not row.is_over]
+        records = await self._journal()
+        rows = [row for row in await records.rows_of_all(ended=ended) if ended or not row.is_over]
+        return await with_agent_paths(records.store, rows)
 
     @property
     def damage_errors(self) -> Sequence[Damaged]:
@@ -100,7 +102,7 @@ class LocalSource:
 
     async def tree(self, run: str) -> list[RunRow]:
         records = await self._journal()
-        return await records.rows(await records.tree_of(run))
+        return await with_agent_paths(records.store, await records.rows(await records.tree_of(run)))
 
     async def events(self, run: str, *, tree: bool = False, follow: bool = False) -> AsyncGenerator[Event]:
         records = await self._journal()

@@ -17,6 +17,7 @@ from ramet.cli.render.console import console
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.starter.templates import GITIGNORE, TEMPLATES, Template
 from ramet.core.errors import InvalidValue
+from ramet.disk.installation import packages_command
 from ramet.disk.regular_files import write_all
 from ramet.disk.state_folder import checked_state_folder
 
@@ -35,7 +36,7 @@ def init(options: Namespace) -> int:
     shown = one_line(display_path(project), 300)
     steps = [] if shown == "." else [f"cd {shown}"]
     if find_spec("pytest") is None:
-        steps.append("pip install pytest")
+        steps.append(packages_command(["pytest"]))
     steps += [
         "python -m pytest test_word_agent.py",
         'python word_agent.py "Which texts are here?"',

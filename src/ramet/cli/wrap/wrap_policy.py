@@ -13,6 +13,7 @@ from ramet.cli.run import read_policy
 from ramet.cli.wrap.wrapped_programs import WrappedProgram
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.policy import Policy
+from ramet.isolation.writable_mounts.refusals import check_writable
 
 
 def policy_of(options: Namespace, program: WrappedProgram) -> Policy:
@@ -30,8 +31,12 @@ def policy_of(options: Namespace, program: WrappedProgram) -> Policy:
     folder = folder_rights(options.dir)
     try:
         Policy(**folder)
+        if options.dir.is_dir():
+            check_writable({str(options.dir): os.path.realpath(options.dir)}, "")
     except InvalidValue as problem:
-        raise InvalidValue("--dir", str(options.dir), problem.accepted) from None
+        # Without the option the folder is the current one, and nobody has written this field.
+        accepted = f"{problem.accepted}; begin in the folder of a project, or name it by --dir"
+        raise InvalidValue("--dir", str(options.dir), accepted) from None
     for name, mounts in (*folder.items(), ("readonly_mounts", program.mounts)):
         fields[name] = tuple(dict.fromkeys((*fields.get(name, ()), *mounts)))
     return Policy(**fields)

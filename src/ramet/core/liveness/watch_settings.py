@@ -28,8 +28,9 @@ class Watch(metaclass=KnownFields):
 
     silent_s: float | None = None  #: seconds without an event after which a run that waits for nothing known is silent
     same_call: int | None = None  #: number of equal tool calls with equal results, one after the other, that is a loop
+    #: "report" an event, "notify_parent" by a notice, "pause" the run, or "end" it
     on_silent: WatchAction = "report"
-    on_loop: WatchAction = "report"
+    on_loop: WatchAction = "report"  #: likewise
 
     def __post_init__(self) -> None:
         seconds, count = self.silent_s, self.same_call

@@ -23,8 +23,8 @@ class Attachment:
     """
 
     data: bytes = field(repr=False)
-    name: str = ""
-    media_type: MediaType = field(init=False)
+    name: str = ""  #: for people and models; no path
+    media_type: MediaType = field(init=False)  #: read from `data`, such as "image/png"
 
     def __post_init__(self) -> None:
         check_instance("data", self.data, bytes, "bytes")

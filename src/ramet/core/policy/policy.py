@@ -66,7 +66,8 @@ class PolicyFields(Struct, metaclass=_TermsMeta, frozen=True, kw_only=True):
 class Policy(PolicyFields, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A requested policy.
 
-    Absent (None) inherits from the parent, or takes the default of a root; empty is nothing.
+    Absent (None) inherits from the parent, or takes the default of a root; empty is nothing. A root's default is
+    nothing, too, where a field names no other.
 
     Two fields differ when absent: `memory_mb` and `cpu_cores` of a child are the default, at most its parent's; and
     `secrets` of a child are none, because a secret is given only on request by name.
@@ -80,30 +81,31 @@ class Policy(PolicyFields, frozen=True, kw_only=True, forbid_unknown_fields=True
     `secrets`.
     """
 
-    cpu_cores: float | None = None  #: of processor time, over any second; fractions are allowed
-    memory_mb: int | None = None  #: MiB of private memory
-    pids: int | None = None  #: processes and threads together
-    timeout_seconds: float | None = None  #: wall-clock, children included
-    network: Network | None = None  #: absent with endpoints given: allow_list
+    cpu_cores: float | None = None  #: seconds of processor time in each second, such as 0.5; of a root 1.0
+    memory_mb: int | None = None  #: MiB of private memory; of a root 256
+    pids: int | None = None  #: processes and threads together; of a root 64
+    timeout_seconds: float | None = None  #: of wall-clock time, children included; of a root 3600
+    network: Network | None = None  #: absent with endpoints given: allow_list; of a root disabled
     allowed_endpoints: Sequence[str] | None = None  #: host:port; "*.example.org:443" by label, "*" any public endpoint
     #: What its programs may ask through the host, as "anthropic:claude-sonnet-5-5", "openai:*" or "*".
     models: Sequence[str] | None = None
     ports: Mapping[str, int] | Sequence[tuple[str, int]] | None = None  #: by name, TCP ports that the host may reach
     readonly_mounts: Sequence[str] | None = None  #: absolute paths of the host, seen inside at the same path
     writable_mounts: Sequence[str] | None = None  #: likewise, folders; of nested mounts the innermost decides
-    tmpfs_size_mb: int | None = None  #: of /tmp and of /dev/shm, each
-    workspace_size_mb: int | None = None  #: of the run's own folder, its working directory
-    max_output_bytes: int | None = None  #: of result and artifacts; of stdout and stderr each
+    tmpfs_size_mb: int | None = None  #: MiB of /tmp and of /dev/shm, each; of a root 64
+    workspace_size_mb: int | None = None  #: MiB of the run's own folder, its working directory; of a root 256
+    max_output_bytes: int | None = None  #: of result and artifacts; of stdout and stderr each; of a root 16 MiB
     allowed_env_vars: Sequence[str] | None = None  #: names taken from the host's environment
     env_vars: Mapping[str, str] | None = None  #: further variables, by value
     secrets: Mapping[str, str | None] | Sequence[str] | None = None  #: files in /run/secrets; None: the parent's value
-    allow_sub_agents: bool | None = None
-    max_sub_agent_depth: int | None = None  #: levels below this run
+    allow_sub_agents: bool | None = None  #: of a root False
+    max_sub_agent_depth: int | None = None  #: levels below this run; of a root 3
     #: Children that this run may start in its lifetime; a conversation in one turn, and no more live concurrently.
+    #: Of a root 10.
     max_sub_agents: int | None = None
-    isolation: Isolation | None = None  #: the minimum that is accepted
-    retry_count: int | None = None  #: further attempts after a failed one
-    retry_delay_seconds: float | None = None
+    isolation: Isolation | None = None  #: the minimum that is accepted; of a root any
+    retry_count: int | None = None  #: further attempts after a failed one; of a root 0
+    retry_delay_seconds: float | None = None  #: between attempts; of a root 1.0
     reservation: Reservation | None = None  #: shared with other runs; a child has its parent's, and no other
 
     def __post_init__(self) -> None:

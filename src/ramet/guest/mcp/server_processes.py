@@ -9,8 +9,6 @@ the turn.
 from __future__ import annotations
 
 import asyncio
-import math
-import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -24,13 +22,10 @@ from ramet.core.mcp.server_entry import McpServer
 from ramet.guest.async_channel import AsyncChannel, RawAnswer
 from ramet.guest.external.json_lines import MessageReader
 from ramet.guest.external.process import ProgramProcess, started_program
+from ramet.guest.mcp.progress_limit import ProgressLimit
 from ramet.isolation.assignment import SECRETS
 from ramet.wire.guest_protocol.guest_to_host import ConnectMcpServer, PassMcpMessage
 
-#: The notifications that the host takes, the seconds between two of one call, and the newest calls that are known.
-PROGRESS: Final = "notifications/progress"
-REPORT_INTERVAL_S: Final = 0.2
-_MAX_CALLS: Final = 64
 MAX_MESSAGE_BYTES: Final = 4 * 1024 * 1024
 _MAX_REASON: Final = 4_000  #: characters of the reason for an end, which has the end of its standard error
 
@@ -60,7 +55,7 @@ class _Relay:
 
     def __init__(self, link: AsyncChannel, server: McpServer) -> None:
         self._link, self._server = link, server
-        self._reported_at: dict[int, float] = {}
+        self._progress = ProgressLimit()
 
     async def run(self, environ: Mapping[str, str], cwd: Path) -> None:
         """Run the server until it, or its session in the host, has ended."""
@@ -114,7 +109,7 @@ class _Relay:
         reader = MessageReader(program.stdout)
         try:
             while (message := await reader.read()) is not None:
-                if "method" in message and "id" not in message and not self._is_report(message):
+                if "method" in message and "id" not in message and not self._progress.is_passed(message):
                     continue  # A notification: the host would drop it.
                 body = msgspec.json.encode(message)
                 if len(body) > MAX_MESSAGE_BYTES:
@@ -123,20 +118,6 @@ class _Relay:
         except Aborted:
             raise
         raise await program.early_end()
-
-    def _is_report(self, message: Mapping[str, object]) -> bool:
-        """Return whether a notification is a report of progress, and does not come right after one of the same call."""
-        params = message.get("params")
-        token = params.get("progressToken") if isinstance(params, dict) else None
-        if message["method"] != PROGRESS or type(token) is not int:  # The host takes no others.
-            return False
-        now = time.monotonic()
-        if now - self._reported_at.get(token, -math.inf) < REPORT_INTERVAL_S:
-            return False
-        if token not in self._reported_at and len(self._reported_at) >= _MAX_CALLS:
-            del self._reported_at[next(iter(self._reported_at))]
-        self._reported_at[token] = now
-        return True
 
 
 async def _feed(program: ProgramProcess, inbox: asyncio.Queue[bytes]) -> None:

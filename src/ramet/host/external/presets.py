@@ -27,6 +27,7 @@ class Candidate(NamedTuple):
     """A way to start a program: the name of its executable, and what it is told."""
 
     executable: str
+    package: str  #: of npm, which brings it
     protocol: Protocol
     arguments: Callable[[Choice, PermissionMode], list[str]]
     memory_mb: int
@@ -83,9 +84,10 @@ def _claude_files(_: Choice, mode: PermissionMode) -> dict[str, str]:
 _CLAUDE_CODE = Preset(
     providers=("anthropic",),
     candidates=(
-        Candidate("claude-agent-acp", "acp", lambda _, mode: [], 1536, 192),
+        Candidate("claude-agent-acp", "@agentclientprotocol/claude-agent-acp", "acp", lambda _, mode: [], 1536, 192),
         Candidate(
             "claude",
+            "@anthropic-ai/claude-code",
             "stream-json",
             lambda _, mode: ["-p", "--output-format", "stream-json", "--verbose", "--", "${prompt}"],
             1024,
@@ -139,6 +141,7 @@ _CODEX = Preset(
     candidates=(
         Candidate(
             "codex-acp",
+            "@agentclientprotocol/codex-acp",
             "acp",
             lambda _, mode: [],
             768,
@@ -147,6 +150,7 @@ _CODEX = Preset(
         ),
         Candidate(
             "codex",
+            "@openai/codex",
             "stream-json",
             lambda _, mode: ["exec", "--skip-git-repo-check", "--json", "--", "${prompt}"],
             512,
@@ -171,7 +175,12 @@ _GEMINI = Preset(
     providers=("google_genai",),
     candidates=(
         Candidate(
-            "gemini", "acp", lambda choice, mode: ["--acp", *(["-m", choice.name] if choice.name else [])], 768, 96
+            "gemini",
+            "@google/gemini-cli",
+            "acp",
+            lambda choice, mode: ["--acp", *(["-m", choice.name] if choice.name else [])],
+            768,
+            96,
         ),
     ),
     env=lambda _: {
@@ -222,7 +231,7 @@ def _opencode_files(choice: Choice, mode: PermissionMode) -> dict[str, str]:
 
 _OPENCODE = Preset(
     providers=tuple(_OPENCODE_LIBRARIES),
-    candidates=(Candidate("opencode", "acp", lambda _, mode: ["acp"], 2048, 256),),
+    candidates=(Candidate("opencode", "opencode-ai", "acp", lambda _, mode: ["acp"], 2048, 256),),
     env=lambda _: {f"OPENCODE_DISABLE_{each}": "1" for each in _OPENCODE_SWITCHES},
     files=_opencode_files,
     needs_model=True,

@@ -45,8 +45,11 @@ def _known(external: External, preset: Preset, model: str | None) -> Program:
     candidate, location = _candidate(external, preset)
     mode = external.permission_mode
     if mode == "ask" and not candidate.can_ask:
-        first = preset.candidates[0].executable
-        expected = f"'allow', or {first} in PATH: {candidate.executable} alone asks nobody"
+        first, allowed = preset.candidates[0], f'External(preset="{external.preset}", permission_mode="allow")'
+        expected = (
+            f"{first.executable} in PATH (npm install -g {first.package}), since {candidate.executable} alone asks "
+            f"nobody, or an agent of your own with {allowed}"
+        )
         raise InvalidValue("external.permission_mode", mode, expected)
     arguments = external.command[1:] or candidate.arguments(choice, mode)
     files, tree_files = preset.files(choice, mode), None
@@ -76,7 +79,8 @@ def _candidate(external: External, preset: Preset) -> tuple[Candidate, Location]
         if (found := find(candidate.executable)) is not None:
             return candidate, found
     names = " or ".join(each.executable for each in preset.candidates)
-    raise InvalidValue("external", external.preset, f"a program that is installed: {names} in PATH")
+    accepted = f"a program that is installed: {names} in PATH (npm install -g {preset.candidates[0].package})"
+    raise InvalidValue("external", external.preset, accepted)
 
 
 def _models(preset: Preset, choice: Choice) -> tuple[str, ...]:

@@ -54,7 +54,10 @@ class AgentHandle:
             yield event
 
     async def metrics(self) -> Metrics:
-        """Return the present resource usage. Raises Gone if no process of the agent lives."""
+        """Return the present resource usage. Raises Gone if no process of the agent lives.
+
+        `cpu_seconds` are those of its sandbox so far; `memory_mb` and `workspace_mb` are MiB.
+        """
         return await self._require_sandbox().metrics()
 
     async def run_command(
@@ -62,7 +65,7 @@ class AgentHandle:
     ) -> Ran:
         """Run a command in the agent's sandbox, under its limits, and record `CommandRun`.
 
-        Raises Gone, TimeoutError.
+        Raises Gone, and TimeoutError after `timeout_s` seconds (60).
         """
         result = await self._require_sandbox().run_command(argv, timeout_s=timeout_s, max_bytes=max_bytes)
         self._handle.run.context.emit(CommandRun, argv=tuple(argv), code=result.code)

@@ -87,7 +87,8 @@ async def folder_diff(git: Git, top: pathlib.Path, base: str, source: Checkout) 
         commands = [*steps, *_comparisons(("diff-index",), (base,), output)]
         done = await git.each(reader, commands, write=[output], read=[source.common_dir / "objects"])
         names = tuple(os.fsencode(each).decode(errors="replace") for each in inner)
-        return dataclasses.replace(_result(base, output, done, len(steps)), repositories_left_out=names)
+        result = await in_thread(lambda: _result(base, output, done, len(steps)), name="ramet-diff")
+        return dataclasses.replace(result, repositories_left_out=names)
 
 
 async def branch_diff(git: Git, branch: str, base: str, source: Checkout) -> CopyDiff | None:
@@ -104,7 +105,7 @@ async def branch_diff(git: Git, branch: str, base: str, source: Checkout) -> Cop
         output = make_folder(pathlib.Path(staging).resolve() / "output", source.common_dir)  # noqa: ASYNC240 - one look
         commands = _comparisons(("diff-tree", "-r"), (base, tip), output)
         done = await git.each(source, commands, at_repository=True, write=[output])
-        return _result(base, output, done, 0)
+        return await in_thread(lambda: _result(base, output, done, 0), name="ramet-diff")
 
 
 def _comparisons(command: Sequence[str], commits: Sequence[str], output: pathlib.Path) -> list[Command]:
@@ -117,7 +118,10 @@ def _comparisons(command: Sequence[str], commits: Sequence[str], output: pathlib
 
 
 def _result(base: str, output: pathlib.Path, done: Done, before: int) -> CopyDiff:
-    """Read what git wrote. A patch that grew too large is read up to there. Raises NoWorktree, OSError."""
+    """Read what git wrote, which may take a second: in a thread. A patch that grew too large is read up to there.
+
+    Raises NoWorktree, OSError.
+    """
     has_files = len(done.outputs) > before
     if done.failure is not None and not (has_files and _size(output / "patch") >= MAX_PATCH):
         raise done.failure

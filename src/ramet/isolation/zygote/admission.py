@@ -74,6 +74,7 @@ def build_assignment(spec: SandboxSpec, config: ZygoteConfig, owner: tuple[int, 
     if spec.stdio and not config.is_apart:
         raise InvalidValue("stdio", spec.stdio, "nothing, where a run has no namespaces; backend='bwrap' gives them")
     if owner is not None:
+        mounts.check_readable(sources)
         try:
             _give(runs, workspace[len(runs) + 1 :].split("/"), owner)
             if import_dir is not None:

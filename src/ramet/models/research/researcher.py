@@ -107,7 +107,7 @@ class _Research:
             failures = [_short(each.text) for each in self._turn.calls_of(stage, has_failed=True)]
             self._omit([f"{len(failures)} {label} failed ({failures[0]})"] if failures else [], bound=True)
         self._omit(["the rest: the search was cut short"] if self._is_over else [], bound=True)
-        self._omit(["folders that the tools always skip, such as .git, .venv, node_modules and __pycache__"])
+        self._omit(["folders that the tools always skip, such as `.git`, `.venv`, `node_modules` and `__pycache__`"])
         search_scope = ", ".join(
             f"{len(files)} file{'s' * (len(files) != 1)} of {kind}" for kind, files in self._best_files().items()
         )

@@ -23,8 +23,11 @@ STARS: Final = "***"
 MIN_KEY: Final = 8
 #: A shorter text that the user names would be masked in too many places.
 MIN_GIVEN: Final = 4
-#: Ends of the names of variables that hold keys.
-_KEY_VARIABLES: Final = ("_API_KEY", "_ACCESS_KEY", "_SECRET_KEY", "_SECRET", "_TOKEN", "_PASSWORD")
+#: Ends of the names of variables that hold keys, with or without a number. `PWD` alone is a folder.
+_KEY_VARIABLES: Final = re.compile(
+    r"(?:(?:^|_)(?:KEYS?|PASS|PASSPHRASE|PAT|CREDENTIALS?)|_PWD|APIKEY|TOKENS?|SECRETS?|PASSWORD|PASSWD)(?:_?\d+)?$",
+    re.IGNORECASE,
+)
 _KEY_HEADERS: Final = re.compile(r"auth|key|token|secret|cookie|password", re.IGNORECASE)
 _SCHEMES: Final = re.compile(r"(?:bearer|basic|token)\s+", re.IGNORECASE)
 #: Attributes of models that hold the client of their SDK.
@@ -69,10 +72,11 @@ def checked_keys(keys: Iterable[str]) -> frozenset[str]:
 
 
 def keys_of_environment() -> frozenset[str]:
-    """Return the values of the environment variables that hold keys, by their names."""
-    return frozenset(
-        value for name, value in os.environ.items() if name.endswith(_KEY_VARIABLES) and len(value) >= MIN_KEY
-    )
+    """Return the values of the environment variables that hold keys, by their names, and passwords in addresses."""
+    keys: set[str] = set()
+    for name, value in os.environ.items():
+        keys.update((value,) if _KEY_VARIABLES.search(name) else _password_in(value))
+    return frozenset(key for key in keys if len(key) >= MIN_KEY)
 
 
 def keys_of_model(model: BaseChatModel) -> frozenset[str]:

@@ -24,6 +24,7 @@ from langchain_core.messages import BaseMessage
 from msgspec import Struct
 
 from ramet.core.errors import Damaged, InvalidValue, ModelFailed
+from ramet.disk.regular_files import read_regular
 from ramet.models.call import output_limit
 from ramet.models.messages import encode
 from ramet.testing.recordings.key_mask import KeyMask
@@ -183,14 +184,21 @@ class RecordingWriter:
 def read_recording(path: pathlib.Path) -> list[RecordedExchange]:
     """Return the requests of a recording, with all their messages, and the replies.
 
-    Raises FileNotFoundError, InvalidValue for a file that is too large or of another version, and Damaged for a line
-    that cannot be read.
+    Raises FileNotFoundError, InvalidValue for a file that is not a regular one, too large or of another version, and
+    Damaged for a line that cannot be read.
     """
-    with path.open("rb") as file:
-        content = file.read(MAX_BYTES + 1)
-    if len(content) > MAX_BYTES:
-        raise InvalidValue("recording", str(path), f"a file of at most {MAX_BYTES:,} bytes")
-    lines = content.splitlines()
+    try:
+        # Through links: test runners put data into place by them.
+        content = read_regular(path.resolve(strict=True), limit=MAX_BYTES)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        accepted = f"a regular file of at most {MAX_BYTES:,} bytes ({error.strerror})"
+        raise InvalidValue("recording", str(path), accepted) from None
+    # Bounded: millions of short lines are not made into objects.
+    lines = content.split(b"\n", MAX_REQUESTS + 2)
+    if not lines[-1]:  # Behind the end of the last line.
+        lines.pop()
     _check_header(path, lines[0] if lines else b"")
     if len(lines) > MAX_REQUESTS + 1:
         raise InvalidValue("recording", str(path), f"at most {MAX_REQUESTS:,} requests")
