@@ -1,4 +1,4 @@
-"""Shell blocks of a page about the services are one session, run as a reader would type it."""
+"""Shell blocks of pages about the services are one session, run as a reader would type it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,21 @@ import pytest
 from tests.docs.test_blocks_run import ROOT, blocks
 from tests.support.waiting import eventually
 
-PAGES = ("guides/services.md", "guides/command-agents.md", "start/first-server.md")
+#: Pages of one session: the others continue that of the first, before its last block, which ends the server.
+SESSIONS = (
+    (
+        "guides/services.md",
+        "guides/server-turns.md",
+        "guides/repeated-requests.md",
+        "guides/server-clients.md",
+        "guides/server-images.md",
+        "guides/operator-routes.md",
+        "guides/server-commands.md",
+        "guides/server-keys.md",
+    ),
+    ("guides/command-agents.md",),
+    ("start/first-server.md",),
+)
 #: First line of a Python block that the reader saves as a file.
 PROGRAM = re.compile(r"# (\w+\.py)\n")
 #: Whatever happens in between, the server ends with the shell.
@@ -30,13 +44,15 @@ def short_folder() -> Iterator[pathlib.Path]:
         yield pathlib.Path(folder)
 
 
-@pytest.mark.parametrize("page", PAGES)
-async def test_the_shell_session_of_a_page_runs_unchanged(short_folder: pathlib.Path, page: str) -> None:
+@pytest.mark.parametrize("pages", SESSIONS, ids=lambda pages: pages[0])
+async def test_the_shell_session_of_a_page_runs_unchanged(short_folder: pathlib.Path, pages: tuple[str, ...]) -> None:
     """Every command of the session succeeds, and its server has ended afterwards."""
     if shutil.which("curl") is None:
         pytest.skip("there is no curl")
-    found = blocks((ROOT / "docs" / page).read_text())
-    script = "".join(block.code for block in found if block.language == "sh")
+    first, *others = [blocks((ROOT / "docs" / page).read_text()) for page in pages]
+    shell = [block.code for block in first if block.language == "sh"]
+    further = [block.code for page in others for block in page if block.language == "sh"]
+    script = "".join([*shell[:-1], *further, shell[-1]])
     assert script.count("curl ") >= 2 or script.count("api ") > 5
     env = {
         "PATH": os.pathsep.join([str(pathlib.Path(sys.executable).parent), os.environ["PATH"]]),
@@ -45,7 +61,7 @@ async def test_the_shell_session_of_a_page_runs_unchanged(short_folder: pathlib.
     }
     folder = short_folder / "served"
     folder.mkdir()
-    for block in found:
+    for block in first:
         if program := PROGRAM.match(block.code):
             (folder / program[1]).write_text(block.code)
 
