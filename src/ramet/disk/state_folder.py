@@ -20,6 +20,8 @@ NAME = ".ramet"
 JOURNAL = "journal.db"
 #: Entries that must be folders, regardless of their creator.
 FOLDERS = ("transcripts", "runs", "worktrees", "agents", "packaging", "door")
+#: What version control sees of a state folder: the definitions, skills and settings that people write.
+GITIGNORE = "*\n!agents/\n!agents/*.md\n!skills/\n!skills/**\n!settings.json\n"
 #: Suffixes of the files that SQLite, the lock and the high-water mark create next to a database.
 DATABASE_SUFFIXES = ("-wal", "-shm", "-journal", ".lock", ".mark")
 
@@ -124,11 +126,11 @@ def open_folder(path: Path, *, make: bool = False) -> Iterator[int]:
 
 
 def write_gitignore(folder: Path) -> None:
-    """Make version control ignore a folder, which holds data that agents read and wrote."""
+    """Make version control ignore a state folder, which holds data that agents read and wrote, but for people's files."""
     with contextlib.suppress(FileExistsError), open_folder(folder) as descriptor:
         file = os.open(".gitignore", _CREATE_FLAGS, 0o644, dir_fd=descriptor)
         try:
-            os.write(file, b"*\n")
+            os.write(file, GITIGNORE.encode())
         finally:
             os.close(file)
 

@@ -234,8 +234,10 @@ async def test_a_question_that_is_killed_while_it_asks_is_resumed(project: Path)
             screen.process.kill()
             await screen.process.wait()
         (row,) = (json.loads((await ramet("ps", "--json", "--dir", str(project))).out.splitlines()[0]),)
+        shown = await ramet("approvals", "--dir", str(project))
         resumed = await resume(project, row["id"], "--calls", "3", server=server)
 
+        assert f"ramet resume {row['id']} --calls " in shown.out
         assert (resumed.status, resumed.out, server.count) == (0, "It took 4 steps.\n", 5)
 
 

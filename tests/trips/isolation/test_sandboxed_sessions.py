@@ -296,6 +296,24 @@ def messy() -> None:
     sys.stdout.write("\x01" * 60_000)
 
 
+async def test_the_prompt_names_the_folder_that_the_sandbox_has(tmp_path: pathlib.Path) -> None:
+    """A model that is told of a folder which its sandbox does not have would look for files there."""
+    project = tmp_path / "project"
+    project.mkdir()
+    prompts = []
+    async with AgentRuntime(tmp_path / "home", backend="local") as runtime:
+        for mounts in ([], [str(project)]):
+            model = ScriptedModel(["Done."])
+            policy = Policy(readonly_mounts=mounts)
+            async with Session(model, workspace_tools(), runtime=runtime, cwd=project, root_policy=policy) as session:
+                await session.ask("Go.")
+            prompts.append(str(model.requests[0].messages[0].text))
+
+    assert "You work in a folder of your own" in prompts[0]
+    assert str(project) not in prompts[0]
+    assert f"You work in the folder {project}." in prompts[1]
+
+
 async def test_a_sandboxed_roots_time_limit_restarts_with_each_turn(tmp_path: pathlib.Path) -> None:
     """A turn an hour later still has time for a child: the limit is a turn's, not a session's."""
     script: dict[str, list[Say | Call | str]] = {

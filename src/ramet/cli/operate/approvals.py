@@ -43,9 +43,16 @@ def _line(question: Question) -> tuple[str, ...]:
         _cost(question.usage),
         one_line(question.tool, 40) or "-",
         one_line(question.question, 200),
-        format_arguments(question.args) if question.limit is None else one_line(question.limit.command, 200),
+        format_arguments(question.args) if question.limit is None else one_line(_command(question), 200),
         one_line(question.for_run, 200) or "-",
     )
+
+
+def _command(question: Question) -> str:
+    """Return the command for a run at a limit: one that was interrupted is resumed, and its limit raised by that."""
+    assert question.limit is not None, "the caller looked"
+    command = question.limit.command
+    return command.replace("ramet raise", "ramet resume", 1) if question.state == INTERRUPTED else command
 
 
 def _cost(usage: Usage) -> str:

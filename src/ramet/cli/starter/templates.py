@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from ramet.disk import state_folder
+
 
 class Template(NamedTuple):
     """A file: its path below the project, its purpose in a few words, its text."""
@@ -74,8 +76,8 @@ def test_the_agent_counts_with_its_tool():
     assert model.requests[1].messages[-1].content == str(count_words("word_agent.py"))
 '''
 
-#: Version control ignores the records of runs in `.ramet`, and keeps the agent files.
-GITIGNORE: Final = Template(".ramet/.gitignore", "", "*\n!.gitignore\n!agents/\n!agents/*.md\n")
+#: Version control ignores the records of runs in `.ramet`, and sees the files that people write, this one among them.
+GITIGNORE: Final = Template(".ramet/.gitignore", "", state_folder.GITIGNORE.replace("*\n", "*\n!.gitignore\n", 1))
 
 TEMPLATES: Final = (
     Template(".ramet/agents/writer-helper.md", "an agent: its instructions and tools", _AGENT),

@@ -30,6 +30,7 @@ from ramet.disk.state_folder import JOURNAL, checked_state_folder
 from ramet.host.control.limit_use import LimitUse, ReservedAmounts
 from ramet.host.journal.journal import TREES, tree_document
 from ramet.host.journal.stored_events import PAGE, decode_stored, location_of, replay_tree, stored_events
+from ramet.host.session_ids import root_of
 from ramet.store.contract import Store
 from ramet.store.sqlite.database_lock import is_locked
 from ramet.store.sqlite.store import SqliteStore
@@ -234,10 +235,15 @@ class JournalReader:
         return rows
 
     async def tree_of(self, run: str) -> str:
-        """Return the root of the tree that a run belongs to. Raises Unknown."""
+        """Return the root of the tree that a run belongs to.
+
+        Raises Unknown; for the id of a session it names the session's root.
+        """
         stored = await self.store.read(run=run, limit=1)
         if not stored:
-            raise Unknown("run", run, tuple(await self.trees())[-20:])
+            root, _ = await root_of(self.store, run)
+            known = [root] if root else [each.key for each in await self.store.list(TREES)][-20:]
+            raise Unknown("run", run, tuple(known))
         return stored[0].tree
 
     async def rows(self, root: str) -> list[RunRow]:

@@ -18,6 +18,7 @@ from ramet.agent.capabilities.task import Task
 from ramet.agent.definition import Agent
 from ramet.agent.from_recipe import agent_of
 from ramet.core.agent_ref import AgentRef
+from ramet.core.arguments import check_instance
 from ramet.core.errors import AgentNotResolved, Denied, InvalidValue
 from ramet.core.policy.capabilities import Capability, intersect
 from ramet.core.recipe import Recipe
@@ -181,6 +182,7 @@ class DynamicAgents:
 
     async def state_of(self, agent: Agent | AgentRef) -> Any:
         """Return the agent's own namespace (`ramet.store.state.Namespaced`), which lasts from one run to the next."""
+        check_instance("agent", agent, (Agent, AgentRef), "an Agent, or its handle")
         return await self.registries.namespace(ref_of(agent).namespace if isinstance(agent, Agent) else agent.namespace)
 
 

@@ -80,8 +80,11 @@ class Prompts:
         self._project, self._user, self._session = project_dir, user_dir, session
         self._skills = tuple(skills)  #: where skills are found
 
-    def system(self, agent: Agent, cwd: pathlib.Path, works_in: pathlib.Path | None = None) -> str:
-        """Return the system prompt: stable, so that providers can cache it. Raises Unknown for a missing skill."""
+    def system(self, agent: Agent, cwd: pathlib.Path, place: str = "") -> str:
+        """Return the system prompt: stable, so that providers can cache it. Raises Unknown for a missing skill.
+
+        `place` is where the agent works, in words.
+        """
         sections = [agent.primer, agent.instructions]
         if agent.capabilities:
             sections.append(
@@ -96,7 +99,7 @@ class Prompts:
         if self._project is not None:
             if not agent.omit_instructions:
                 sections.append(load_instructions(cwd, root=self._project).text)
-            folder_line = f"You work in the folder {works_in or cwd}."
+            folder_line = f"You work in {place or f'the folder {cwd}'}."
             sections.append(f"{folder_line} Paths are relative to it; nothing outside can be reached.")
         if agent.output is not None:
             sections.append(OutputContract(agent.output).instructions())

@@ -285,13 +285,13 @@ def _package_folders(agent: Agent, services: TreePorts) -> tuple[str, ...]:
 
 
 def system_messages(
-    agent: Agent, cwd: pathlib.Path, services: TreePorts, *, works_in: pathlib.Path | None = None
+    agent: Agent, cwd: pathlib.Path, services: TreePorts, *, place: str = ""
 ) -> tuple[BaseMessage, ...]:
     """Return the system messages of a fresh agent.
 
-    `works_in` is the agent's own copy of `cwd`, if it has one.
+    `place` says where it works, if that is not `cwd`.
     """
-    text = services.instructions(agent, cwd, works_in or cwd)
+    text = services.instructions(agent, cwd, place or f"the folder {cwd}")
     return (SystemMessage(content=text),) if text else ()
 
 

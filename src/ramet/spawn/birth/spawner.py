@@ -50,6 +50,8 @@ if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
 _AGENT_USAGE = Usage(agents=1)
+#: The place of a run in a sandbox in which its `cwd` is not mounted, in words that are the same for each run.
+_OWN_FOLDER = "a folder of your own, which is empty at first"
 
 
 class Spawner:
@@ -289,7 +291,7 @@ class Spawner:
         cwd = plan.cwd if own_tree is None else own_tree.cwd
         system = plan.system
         if own_tree is not None and not plan.is_fork:  # A fork's prompt stays its parent's; its brief names the folder.
-            system = system_messages(plan.agent, plan.cwd, self._services, works_in=cwd)
+            system = system_messages(plan.agent, plan.cwd, self._services, place=f"the folder {cwd}")
         plan = dataclasses.replace(plan, name=name or path, cwd=cwd, system=system)
         run = self.builder.build(info, parent, plan, admission_slot, budget, AbortController(parent_abort))
         run.own_budget = scope.budget if scope is not None else None
@@ -298,11 +300,12 @@ class Spawner:
         return run
 
     def _create_folder(self, run: Run, plan: Plan) -> None:
-        """Create the folder of a run that works in a sandbox; the prompt of a run in a clone names its folder there."""
+        """Create the folder of a run that works in a sandbox; its prompt says so if it does not see `cwd` there."""
         create_folder(run, self._services.placement)
-        if run.sandbox.clone is not None and not plan.is_fork and run.agent.function is None:
-            messages = system_messages(plan.agent, plan.cwd, self._services, works_in=run.visible_cwd)
-            run.context.system_messages = messages
+        if run.grant is None or plan.is_fork or run.agent.function is not None or run.visible_cwd == plan.cwd:
+            return
+        place = f"the folder {run.visible_cwd}" if run.sandbox.clone is not None else _OWN_FOLDER
+        run.context.system_messages = system_messages(plan.agent, plan.cwd, self._services, place=place)
 
     # ---- recorded, then started
 
