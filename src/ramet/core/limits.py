@@ -31,7 +31,8 @@ MAX_EXACT = 2**53  #: above this value floats and readers of JSON round, and a c
 class Limits(metaclass=KnownFields):
     """The most that a run and all runs below it may use; None means no limit of its own.
 
-    Raises InvalidValue, naming the field, for an amount that is negative, above 2^53, or not a number.
+    `seconds` is wall-clock time. Raises InvalidValue, naming the field, for an amount that is negative, above 2^53, or
+    not a number.
     """
 
     tokens: int | None = None  #: input (cache reads included) and output

@@ -89,7 +89,7 @@ def test_the_remedy_for_a_provider_needs_no_package_index_that_has_ramet(monkeyp
 
     remedies = [each.remedy for each in provider_checks.check_providers({})]
 
-    assert "pip install 'langchain-anthropic" in remedies[0]
+    assert "pip install 'anthropic>=2' 'langchain-anthropic" in remedies[0]
     assert not any("ramet[" in each for each in remedies)
 
 
