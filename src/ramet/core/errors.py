@@ -195,8 +195,8 @@ class NoToolsLeft(RametError):
     def __init__(self, agent: str, entries: tuple[str, ...]) -> None:
         self.agent, self.entries = agent, entries
         super().__init__(
-            f"agent {agent!r}: none of its tools exist here or all are denied: {_join_names(entries)}. Pass them to the "
-            "session, as in tools=[*workspace_tools(), …]"
+            f"agent {agent!r}: none of its tools exist here or all are denied: {_join_names(entries)}. Pass them to "
+            "the session, as in tools=[*workspace_tools(), …]"
         )
 
 

@@ -126,7 +126,7 @@ def open_folder(path: Path, *, make: bool = False) -> Iterator[int]:
 
 
 def write_gitignore(folder: Path) -> None:
-    """Make version control ignore a state folder, which holds data that agents read and wrote, but for people's files."""
+    """Make version control ignore a state folder, which holds data of agents, but for the files that people write."""
     with contextlib.suppress(FileExistsError), open_folder(folder) as descriptor:
         file = os.open(".gitignore", _CREATE_FLAGS, 0o644, dir_fd=descriptor)
         try:

@@ -21,7 +21,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, message_chunk_to_message
 from langchain_core.outputs import ChatGenerationChunk
 from langchain_core.runnables import Runnable, RunnableBinding
-from langchain_core.runnables.config import ensure_config
+from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tools import BaseTool
 
 from ramet.concurrency.clock import Clock, SystemClock
@@ -322,7 +322,8 @@ def _has_listeners(model: BaseChatModel) -> bool:
         return True
     if model.cache is not False and (model.cache or get_llm_cache() is not None):
         return True
-    callbacks = ensure_config().get("callbacks")
+    config = var_child_runnable_config.get()  # `ensure_config` would also copy the rest of it.
+    callbacks = config.get("callbacks") if config is not None else None
     return bool(AsyncCallbackManager.configure(callbacks, model.callbacks, model.verbose).handlers)
 
 

@@ -107,7 +107,9 @@ def test_a_missing_package_is_reported_with_the_command_that_installs_it(provide
         resolve(f"{provider}:model")
 
     package = PROVIDERS[provider].module.partition(".")[0].replace("_", "-")
-    expected = "pip install 'langchain-google-genai<5,>=4.2'" if provider == "google_genai" else f"pip install {package}"
+    expected = (
+        "pip install 'langchain-google-genai<5,>=4.2'" if provider == "google_genai" else f"pip install {package}"
+    )
     assert str(missing.value).endswith(expected)
     assert provider in str(missing.value)
     assert isinstance(missing.value, MissingPackage) == (provider != "google_genai")

@@ -35,7 +35,7 @@ def check_isolation() -> Sequence[CheckResult]:
         *asyncio.run(_run_trials()),
         _mechanism(findings, "user namespaces", NAMESPACES, "sandboxes see their own processes, mounts and network"),
         _mechanism(findings, "bubblewrap", ("bwrap",), "the backend bwrap starts"),
-        _mechanism(findings, "Landlock", ("landlock", "landlock_tcp", "landlock_scopes"), "a second check of every access to a file"),
+        _mechanism(findings, "Landlock", ("landlock", "landlock_tcp", "landlock_scopes"), "a second check of files"),
         _mechanism(findings, "seccomp", ("seccomp",), "agents in sandboxes can ask the system for little"),
         _cgroups(findings),
     ]

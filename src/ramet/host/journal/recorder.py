@@ -214,7 +214,8 @@ class Recorder:
         if self._files is not None and line is not None:
             self._files.write(event, line)
         if self._readers:
-            event = with_data(event)
+            if isinstance(event, RunEnded):
+                event = with_data(event)
             for reader in self._readers:
                 reader.offer(event)
 

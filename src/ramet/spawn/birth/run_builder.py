@@ -224,5 +224,7 @@ def _variables_of(info: RunInfo, grant: Grant | None, services: TreePorts) -> Ma
 async def no_model(context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessage]:
     """Raise InvalidValue: the model port of a run that has no model."""
     if context.run.path:
-        raise InvalidValue("model", None, f"a model for {context.run.path}: neither its definition nor an agent above it has one")
+        raise InvalidValue(
+            "model", None, f"a model for {context.run.path}: neither its definition nor an agent above it has one"
+        )
     yield AIMessage("")  # never reached; makes this a generator, as every model port is

@@ -90,7 +90,8 @@ def _has_plain_parameters(function: Callable[..., Any]) -> bool:
 
 def _is_observed(tool: BaseTool) -> bool:
     """Return whether LangChain would report the call: to callbacks of the tool, of its caller, or to a tracer."""
-    callbacks = ensure_config().get("callbacks")
+    config = var_child_runnable_config.get()  # `ensure_config` would also copy the rest of it.
+    callbacks = config.get("callbacks") if config is not None else None
     return bool(AsyncCallbackManager.configure(callbacks, tool.callbacks, tool.verbose).handlers)
 
 
