@@ -202,7 +202,7 @@ class TreePorts:
     clock: Clock
     mint: Callable[[], RunId]
     definitions: Mapping[str, Agent]
-    instructions: Callable[[Agent, pathlib.Path, str], str]  #: of a fresh agent, by its folder and where it works
+    instructions: Callable[[Agent, pathlib.Path, str], str]  #: of a fresh agent, by its folder; what is said of it
     own_tools: Callable[[Agent, pathlib.Path], Sequence[BaseTool]]  #: tools that a definition brings, such as memory
     follow: Callable[[RunInfo], AsyncGenerator[Event]]  #: a run's events: recorded ones first, then live ones
     spill: Callable[[RunInfo], Callable[[str, str], pathlib.Path] | None]

@@ -299,19 +299,22 @@ def messy() -> None:
 async def test_the_prompt_names_the_folder_that_the_sandbox_has(tmp_path: pathlib.Path) -> None:
     """A model that is told of a folder which its sandbox does not have would look for files there."""
     project = tmp_path / "project"
-    project.mkdir()
+    for each in (project, tmp_path / "data"):
+        each.mkdir()
     prompts = []
     async with AgentRuntime(tmp_path / "home", backend="local") as runtime:
-        for mounts in ([], [str(project)]):
+        for mounts in ([], [str(tmp_path / "data")], [str(project)]):
             model = ScriptedModel(["Done."])
             policy = Policy(readonly_mounts=mounts)
             async with Session(model, workspace_tools(), runtime=runtime, cwd=project, root_policy=policy) as session:
                 await session.ask("Go.")
             prompts.append(str(model.requests[0].messages[0].text))
 
-    assert "You work in a folder of your own" in prompts[0]
-    assert str(project) not in prompts[0]
-    assert f"You work in the folder {project}." in prompts[1]
+    own = "You work in a folder of your own, which is empty at first. Paths are relative to it; "
+    assert f"{own}nothing outside can be reached." in prompts[0]
+    assert f"{own}outside it you reach only what is mounted." in prompts[1]
+    assert str(project) not in "".join(prompts[:2])
+    assert f"You work in the folder {project}." in prompts[2]
 
 
 async def test_a_sandboxed_roots_time_limit_restarts_with_each_turn(tmp_path: pathlib.Path) -> None:

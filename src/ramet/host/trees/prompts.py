@@ -80,10 +80,10 @@ class Prompts:
         self._project, self._user, self._session = project_dir, user_dir, session
         self._skills = tuple(skills)  #: where skills are found
 
-    def system(self, agent: Agent, cwd: pathlib.Path, place: str = "") -> str:
+    def system(self, agent: Agent, cwd: pathlib.Path, folder: str = "") -> str:
         """Return the system prompt: stable, so that providers can cache it. Raises Unknown for a missing skill.
 
-        `place` is where the agent works, in words.
+        `folder` says where the agent works.
         """
         sections = [agent.primer, agent.instructions]
         if agent.capabilities:
@@ -93,14 +93,13 @@ class Prompts:
         sections.append(render_listing(load_skills(_skill_names(agent), self._skills)))
         if _plans(agent):
             sections.append(PLAN_PROMPT)
-        folder = self.memory(agent)
-        if folder is not None:
-            sections.append(memory_prompt(folder))
+        notes = self.memory(agent)
+        if notes is not None:
+            sections.append(memory_prompt(notes))
         if self._project is not None:
             if not agent.omit_instructions:
                 sections.append(load_instructions(cwd, root=self._project).text)
-            folder_line = f"You work in {place or f'the folder {cwd}'}."
-            sections.append(f"{folder_line} Paths are relative to it; nothing outside can be reached.")
+            sections.append(folder)
         if agent.output is not None:
             sections.append(OutputContract(agent.output).instructions())
         return "\n\n".join(section.strip() for section in sections if section.strip())

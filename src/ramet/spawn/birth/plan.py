@@ -284,14 +284,20 @@ def _package_folders(agent: Agent, services: TreePorts) -> tuple[str, ...]:
     return services.mcp_packages.mounts(agent.mcp_servers) if agent.mcp and services.mcp_packages is not None else ()
 
 
+def folder_text(folder: str, *, has_mounts: bool = False) -> str:
+    """Return what a prompt says of the folder that an agent works in."""
+    outside = "outside it you reach only what is mounted" if has_mounts else "nothing outside can be reached"
+    return f"You work in {folder}. Paths are relative to it; {outside}."
+
+
 def system_messages(
-    agent: Agent, cwd: pathlib.Path, services: TreePorts, *, place: str = ""
+    agent: Agent, cwd: pathlib.Path, services: TreePorts, *, folder: str = ""
 ) -> tuple[BaseMessage, ...]:
     """Return the system messages of a fresh agent.
 
-    `place` says where it works, if that is not `cwd`.
+    `folder` says where it works, if that is not `cwd`: see `folder_text`.
     """
-    text = services.instructions(agent, cwd, place or f"the folder {cwd}")
+    text = services.instructions(agent, cwd, folder or folder_text(f"the folder {cwd}"))
     return (SystemMessage(content=text),) if text else ()
 
 

@@ -31,7 +31,7 @@ from ramet.models.messages import encode
 from ramet.spawn.admission import AdmissionSlot
 from ramet.spawn.birth.child_budget import BirthReservation, ChildBudget, can_wait_at_limit, reserve_birth
 from ramet.spawn.birth.clone_plan import with_clone
-from ramet.spawn.birth.plan import Plan, plan_birth, plan_root, system_messages
+from ramet.spawn.birth.plan import Plan, folder_text, plan_birth, plan_root, system_messages
 from ramet.spawn.birth.policy_decisions import DecidedRequest, decide_child, decide_root, record
 from ramet.spawn.birth.record import to_data
 from ramet.spawn.birth.run_builder import RunBuilder
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
 _AGENT_USAGE = Usage(agents=1)
-#: The place of a run in a sandbox in which its `cwd` is not mounted, in words that are the same for each run.
+#: The folder of a run in a sandbox in which its `cwd` is not mounted, in words that are the same for each run.
 _OWN_FOLDER = "a folder of your own, which is empty at first"
 
 
@@ -291,7 +291,7 @@ class Spawner:
         cwd = plan.cwd if own_tree is None else own_tree.cwd
         system = plan.system
         if own_tree is not None and not plan.is_fork:  # A fork's prompt stays its parent's; its brief names the folder.
-            system = system_messages(plan.agent, plan.cwd, self._services, place=f"the folder {cwd}")
+            system = system_messages(plan.agent, plan.cwd, self._services, folder=folder_text(f"the folder {cwd}"))
         plan = dataclasses.replace(plan, name=name or path, cwd=cwd, system=system)
         run = self.builder.build(info, parent, plan, admission_slot, budget, AbortController(parent_abort))
         run.own_budget = scope.budget if scope is not None else None
@@ -304,8 +304,9 @@ class Spawner:
         create_folder(run, self._services.placement)
         if run.grant is None or plan.is_fork or run.agent.function is not None or run.visible_cwd == plan.cwd:
             return
-        place = f"the folder {run.visible_cwd}" if run.sandbox.clone is not None else _OWN_FOLDER
-        run.context.system_messages = system_messages(plan.agent, plan.cwd, self._services, place=place)
+        folder = f"the folder {run.visible_cwd}" if run.sandbox.clone is not None else _OWN_FOLDER
+        text = folder_text(folder, has_mounts=bool(run.grant.mounts.paths))
+        run.context.system_messages = system_messages(plan.agent, plan.cwd, self._services, folder=text)
 
     # ---- recorded, then started
 
