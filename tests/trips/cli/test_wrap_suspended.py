@@ -74,9 +74,10 @@ async def test_a_suspended_ramet_leaves_the_terminal_to_the_shell_and_takes_it_b
 
         os.kill(job.pid, signal.SIGTSTP)
         await shell.shows("out> ", 4)
-        shell.type("bg; echo begun\r")
+        # A shell hears of a stop when the last thread has stopped. Until then its `fg` would continue nothing.
+        shell.type('bg; until [ -n "$(jobs -s)" ]; do :; done; echo begun\r')
         await shell.shows("\nbegun")
-        await eventually(lambda: job.status() == psutil.STATUS_STOPPED)
+        assert job.status() == psutil.STATUS_STOPPED
         assert is_cooked(shell)
         shell.type("fg\r")
         await eventually(lambda: not is_cooked(shell))
