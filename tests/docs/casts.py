@@ -24,7 +24,7 @@ CASTS = ROOT / "docs" / "casts"
 
 @dataclass(frozen=True)
 class Session:
-    """What is typed in a cast. The folder of the session has the examples of this repository."""
+    """Input of a terminal session that is recorded. Its folder has the examples of this repository."""
 
     title: str
     script: Callable[[Terminal, Path], object]

@@ -83,7 +83,7 @@ def test_code_of_others_is_pinned_and_no_script_has_a_value_in_its_text() -> Non
 def test_a_release_without_the_settings_of_its_repository_fails_at_once(
     changed: dict[str, str], problem: str, tmp_path: Path
 ) -> None:
-    """What this tree cannot know is a variable, and an image without a digest is refused."""
+    """Settings that a commit cannot hold are variables, and an image without a digest is refused."""
     given = {"CI_IMAGE": IMAGE, "IMAGE_BASE": IMAGE, "IMAGE": "registry.example/team/ramet", **changed}
 
     result = run(script("settings", "Refuse"), tmp_path, **given)

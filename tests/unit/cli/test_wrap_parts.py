@@ -227,7 +227,7 @@ def test_a_folder_that_no_sandbox_has_is_an_error_of_its_option(folder: str) -> 
 
 
 def test_the_home_folder_is_an_error_that_says_where_to_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody typed the field of the policy, and nobody need have typed `--dir`."""
+    """The error names no field of a policy, which a user of `ramet wrap` never typed, and needs no `--dir`."""
     monkeypatch.setenv("HOME", str(tmp_path))
 
     with pytest.raises(InvalidValue, match=r"--dir: .* home folder .*; begin in the folder of a project") as refusal:

@@ -55,7 +55,7 @@ def test_the_nearest_root_counts(mount_root: Path) -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root gives a file to another user")
-def test_what_only_another_user_may_open_is_refused_with_a_way_out(mount_root: Path) -> None:
+def test_a_mount_that_only_its_owner_may_open_is_refused_with_the_remedy(mount_root: Path) -> None:
     """A sandbox of root is another user; what this other one shares with everybody is mounted, and so is root's own."""
     folder, file = mount_root / "repo", mount_root / "repo" / "file"
     folder.chmod(0o700)
