@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.messages import AIMessage
 
 from ramet.agent.definition import Agent
 from ramet.agent.hooks.config import gates_of
@@ -82,7 +82,7 @@ class RunBuilder:
             permissions = parent.context.permissions
         elif agent.permissions.mode("plan") is not None:
             after_plan = self._permissions(agent.permissions.without_mode("plan"), parent)
-        activity = RunActivity(services.record, services.clock)
+        activity = RunActivity(services.record, partial(services.feed, info), services.clock)
         context = ToolUseContext(
             run=info,
             ask=ask,
@@ -92,6 +92,7 @@ class RunBuilder:
             mailbox=Mailbox(info.path),
             budget=budget,
             record=activity.record,
+            on_chunk=activity.publish,
             durable=services.durable,
             confirm_ownership=services.confirm_ownership,
             tree=self._tree,
@@ -162,7 +163,6 @@ class RunBuilder:
         run.sandbox.join_server = partial(self._supervisor.tree_servers.join, run)
         run.sandbox.on_process_change = partial(self._supervisor.time_stops.update, run)
         context.wait_without_time = partial(self._supervisor.time_stops.while_waiting, run)
-        context.on_chunk = lambda chunk: self._pass_on(run, chunk)
         context.slot = Slot(self._register.slots, lambda waits: self._record_waiting(run, waits))
         context.tools = plan.toolset.tools if plan.is_fork else self._with_types(run, plan.toolset.tools)
         return run
@@ -184,12 +184,6 @@ class RunBuilder:
             return tools
         types = tuple(spawnable(run, self._services).items())
         return tuple(_agent_tool(types) if tool.name == "Agent" else tool for tool in tools)
-
-    def _pass_on(self, run: Run, chunk: AIMessageChunk) -> None:
-        """Pass a chunk on to readers; its text is partial output until the whole reply is recorded."""
-        run.turn.streamed_text.append(chunk.text)
-        run.activity.on_chunk()
-        self._services.feed(run.info, chunk, f"{run.info.id}:{run.context.steps}")
 
     def _record_waiting(self, run: Run, waits: bool) -> None:
         if not waits:

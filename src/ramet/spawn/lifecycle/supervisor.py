@@ -235,7 +235,7 @@ class Supervisor:
         verdict = await run_turn(run, messages, begin, self._services, self.on_wait_began)
         if verdict.status is Status.CANCELLED and run.turn.stop_result is None and not run.context.abort.aborted:
             self._register.loop_is_ending = True  # No code of ramet cancelled it: the event loop is ending.
-        run.turn.streamed_text.clear()
+        run.activity.streamed_text.clear()
         run.turn.resumes = False
         if verdict.status is not Status.COMPLETED:
             repair_history(run)

@@ -131,9 +131,8 @@ async def _converse(run: Run, messages: Sequence[BaseMessage]) -> Any:
         objections=run.turn.objections if run.turn.resumes else 0,
     )
     async with background_commands(run.context), aclosing(query(params)) as pieces:
-        async for piece in pieces:
-            if isinstance(piece, MessageRecorded):
-                run.turn.streamed_text.clear()
+        async for _ in pieces:  # The context publishes every chunk, and records every event.
+            pass
     return answer(run)
 
 
