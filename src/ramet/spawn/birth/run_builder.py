@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
@@ -45,12 +45,20 @@ if TYPE_CHECKING:
 class RunBuilder:
     """The builder of one tree's runs."""
 
-    def __init__(self, register: RunRegistry, supervisor: Supervisor, *, tree: Tree, watch_actions: Act) -> None:
+    def __init__(
+        self,
+        register: RunRegistry,
+        supervisor: Supervisor,
+        *,
+        tree: Tree,
+        watch_actions: Act,
+        end_lost_monitors: Callable[[Run], None],
+    ) -> None:
         self._register, self._supervisor, self._tree = register, supervisor, tree
         self._services, self._limit_waits = register.services, LimitWaits(register, supervisor)
         shared_timers = register.services.timers
         self._timers = shared_timers if shared_timers is not None else TimerQueue(register.services.clock)
-        self._watch_actions = watch_actions
+        self._watch_actions, self._end_lost_monitors = watch_actions, end_lost_monitors
 
     def build(
         self,
@@ -158,7 +166,7 @@ class RunBuilder:
         if agent.budget_note or (agent.budget_note is None and inherited):
             context.budget_note = partial(budget_note, run, self._register.limits)
         context.on_usage = run.count
-        run.sandbox.on_start = lambda: self._supervisor.on_lost_monitors(run)
+        run.sandbox.on_start = partial(self._end_lost_monitors, run)
         run.sandbox.admit_server = partial(self._register.admission.holding, run)
         run.sandbox.join_server = partial(self._supervisor.tree_servers.join, run)
         run.sandbox.on_process_change = partial(self._supervisor.time_stops.update, run)

@@ -41,8 +41,7 @@ from ramet.spawn.ports import ModelPorts
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.run_folder import create_folder
-from ramet.spawn.watches.run_watch import Act
-from ramet.tools.context import ToolUseContext, Tree, current_call
+from ramet.tools.context import ToolUseContext, current_call
 from ramet.tools.run_info import RunInfo
 from ramet.tools.spawn_request import SpawnRequest
 
@@ -57,10 +56,9 @@ _OWN_FOLDER = "a folder of your own, which is empty at first"
 class Spawner:
     """The spawner of one tree's runs; there is no other way to spawn."""
 
-    def __init__(self, register: RunRegistry, supervisor: Supervisor, *, tree: Tree, watch_actions: Act) -> None:
-        self._register, self._supervisor = register, supervisor
+    def __init__(self, register: RunRegistry, supervisor: Supervisor, builder: RunBuilder) -> None:
+        self._register, self._supervisor, self.builder = register, supervisor, builder
         self._services = register.services
-        self.builder = RunBuilder(register, supervisor, tree=tree, watch_actions=watch_actions)
 
     async def spawn(self, parent: Run, request: SpawnRequest, slot: Slot | None = None) -> Run:
         """Spawn a child of `parent`, or raise and leave nothing behind.

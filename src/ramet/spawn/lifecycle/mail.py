@@ -35,7 +35,6 @@ class MailRouter:
 
     def __init__(self, register: RunRegistry, supervisor: Supervisor) -> None:
         self._register, self._supervisor = register, supervisor
-        supervisor.on_end = self.report_end_to_all
         supervisor.on_idle = self.report_idle
         self._mail_numbers = itertools.count(1)
 

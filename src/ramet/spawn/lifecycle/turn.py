@@ -42,7 +42,7 @@ async def run_turn(
     messages: Sequence[BaseMessage],
     begin: Begin,
     services: TreePorts,
-    begins_to_wait: Callable[[], None],
+    on_wait_began: Callable[[], None],
 ) -> TurnResult:
     """Execute a turn and return its result; never raises for an error inside the turn."""
     try:
@@ -54,7 +54,7 @@ async def run_turn(
             services.results,
             services.recipe,
             lambda: _done(run, messages, services.placement),
-            on_wait_began=begins_to_wait,
+            on_wait_began=on_wait_began,
             now=services.clock.now,
         )
     except asyncio.CancelledError:
