@@ -29,7 +29,7 @@ from ramet.isolation.git import worktree
 from ramet.isolation.git.worktree import Worktree
 from ramet.models.messages import encode
 from ramet.spawn.admission import AdmissionSlot
-from ramet.spawn.birth.child_budget import BirthReservation, ChildBudget, can_wait_at_limit, reserve_birth
+from ramet.spawn.birth.child_budget import BirthReservation, can_wait_at_limit, reserve_birth
 from ramet.spawn.birth.clone_plan import with_clone
 from ramet.spawn.birth.plan import Plan, folder_text, plan_birth, plan_root, system_messages
 from ramet.spawn.birth.policy_decisions import DecidedRequest, decide_child, decide_root, record
@@ -96,26 +96,25 @@ class Spawner:
                 await self._check_isolation(plan.grant)
             # A birth that waits for room holds what it reserved; one that waits at a limit, or for the end of a pause,
             # holds no room.
-            place, share, asking = None, None, _asking_context(parent, slot)
+            place, asking = None, _asking_context(parent, slot)
             if not can_wait_at_limit(parent.context.budget):
                 await asking.wait_unpaused()
                 place = await self._admit(parent, plan, slot, rollback)
             try:
                 if place is not None:
-                    share = reserve_birth(parent, plan)
+                    share = _reserve(parent, plan)
                 else:
-                    share = await asking.reserve(lambda: reserve_birth(parent, plan), BirthReservation.cancel)
+                    share = await asking.reserve(lambda: _reserve(parent, plan), BirthReservation.cancel)
             except BudgetExceeded as refusal:
                 raise SpawnRefused(f"budget {refusal.resource}", str(refusal), free=refusal.left) from refusal
             rollback.callback(share.cancel)
             if place is None:
                 share.agent.keep()  # The place may become free only when another run goes on.
             admission_slot = place or await self._admit(parent, plan, slot, rollback)
-            scope = share.scope
             plan = await with_clone(plan, parent, self._services)
             self._check_living(parent)  # It may have been stopped while git worked.
             own_tree = await self._worktree(parent, plan)
-            run = self._create_run(parent, plan, admission_slot, scope, own_tree)
+            run = self._create_run(parent, plan, admission_slot, share.budget, own_tree)
             rollback.pop_all()
         share.confirm()
         self._start_run(run, parent, plan)
@@ -265,7 +264,7 @@ class Spawner:
         parent: Run,
         plan: Plan,
         admission_slot: AdmissionSlot,
-        scope: ChildBudget | None,
+        own_budget: Budget | None,
         own_tree: Worktree | None,
     ) -> Run:
         parent.spawn_count += 1
@@ -284,15 +283,15 @@ class Spawner:
         )
         parent_abort = self._register.abort if plan.request.detached else parent.context.abort
         budget = parent.context.budget
-        if scope is not None:
-            budget, scope.budget.scope = scope.budget, path
+        if own_budget is not None:
+            budget, own_budget.scope = own_budget, path
         cwd = plan.cwd if own_tree is None else own_tree.cwd
         system = plan.system
         if own_tree is not None and not plan.is_fork:  # A fork's prompt stays its parent's; its brief names the folder.
             system = system_messages(plan.agent, plan.cwd, self._services, folder=folder_text(f"the folder {cwd}"))
         plan = dataclasses.replace(plan, name=name or path, cwd=cwd, system=system)
         run = self.builder.build(info, parent, plan, admission_slot, budget, AbortController(parent_abort))
-        run.own_budget = scope.budget if scope is not None else None
+        run.own_budget = own_budget
         run.worktree = own_tree
         self._create_folder(run, plan)
         return run
@@ -359,6 +358,10 @@ def _asking_context(parent: Run, slot: Slot | None) -> ToolUseContext:
     if slot is not None or current_call.get(None) is not None or not may_wait:
         return context
     return dataclasses.replace(context, slot=Slot(Slots(None)))
+
+
+def _reserve(parent: Run, plan: Plan) -> BirthReservation:
+    return reserve_birth(parent.context.budget, plan.limits, detached=plan.request.detached)
 
 
 def _count_failed_spawn(parent: Run) -> None:
