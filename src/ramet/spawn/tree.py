@@ -52,7 +52,6 @@ class RunTree:
         self.post = MailRouter(self.register, self.supervisor)
         self.peers = PeerRequests(self.register, self.supervisor, self.post)
         self.monitor_reports = MonitorReports(self.post)
-        self.supervisor.on_end = self._end_run
         builder = RunBuilder(
             self.register,
             self.supervisor,
@@ -61,13 +60,6 @@ class RunTree:
             end_lost_monitors=self.monitor_reports.end_lost,
         )
         self.spawner = Spawner(self.register, self.supervisor, builder)
-
-    def _end_run(self, run: Run) -> None:
-        self.post.report_end_to_all(run)
-        self.peers.end_run(run)
-        placement = self.register.services.placement
-        if placement is not None and self.supervisor.tree_servers.end_with(run):  # Its turn was cut off.
-            placement.run_in_background(self.supervisor.tree_servers.close())
 
     def handle(self, run: Run) -> Handle:
         return Handle(run, self.register, self.supervisor, self.post)

@@ -35,6 +35,7 @@ class MailRouter:
 
     def __init__(self, register: RunRegistry, supervisor: Supervisor) -> None:
         self._register, self._supervisor = register, supervisor
+        supervisor.on_end.append(self.report_end_to_all)
         supervisor.on_idle = self.report_idle
         self._mail_numbers = itertools.count(1)
 

@@ -50,7 +50,7 @@ class Supervisor:
         self.time_stops = TimeStops(register.services.clock, self.restart_deadline)
         self.pauses = TreePauses(register, self.apply_fact)
         self.tree_servers = TreeServers(register)
-        self.on_end: Callable[[Run], None] = lambda _: None  #: called with every run that ended
+        self.on_end: list[Callable[[Run], None]] = []  #: called in order with every run that ended
         self.on_idle: Callable[[Run, Result], None] = lambda _, __: None  #: called with idle runs that are awaited
         self._orphan_ends = set[asyncio.Future[None]]()  #: sandboxes of an earlier kernel that are being ended
         self._effect_handlers: dict[Effect, Callable[[Run, str], None]] = {
@@ -63,7 +63,7 @@ class Supervisor:
             Effect.REOPEN_MAIL: lambda run, _: run.context.mailbox.reopen(),
             Effect.RELEASE: self._release,
             Effect.RECORD_END: self._record_end,
-            Effect.NOTIFY: lambda run, _: self.on_end(run),
+            Effect.NOTIFY: self._notify_of_end,
             Effect.FORGET: lambda run, _: register.forget(run),
         }
 
@@ -111,6 +111,12 @@ class Supervisor:
         run.context.record = lambda event: event  # Late events of a task that ignores cancelling are dropped.
         run.conclude(result)
         self._services.after(lambda failure: self._announce(run, result, failure), run.is_awaited)
+
+    def _notify_of_end(self, run: Run, _: str) -> None:
+        for notify in self.on_end:
+            notify(run)
+        if self._services.placement is not None and self.tree_servers.end_with(run):  # Its turn was cut off.
+            self._services.placement.run_in_background(self.tree_servers.close())
 
     def _announce(self, run: Run, result: Result, failure: RametError | None) -> None:
         """Report a recorded end; if the end cannot be recorded, report that failure instead."""
