@@ -81,6 +81,11 @@ class Plan:
     definition_mounts: tuple[str, ...] = ()  #: folders of its skills and MCP servers, beyond its policy
 
     @property
+    def needs_clone(self) -> bool:
+        """True if the run works in a sandbox, and is to have its own copy of a repository there."""
+        return self.isolation == "worktree" and self.grant is not None
+
+    @property
     def share(self) -> ResourceShare:
         """The part of its parent's capacity that the run uses while it lives."""
         return ResourceShare(self.grant.memory_mb, self.grant.cpu_cores) if self.grant is not None else NO_SHARE

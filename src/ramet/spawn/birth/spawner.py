@@ -111,8 +111,9 @@ class Spawner:
             if place is None:
                 share.agent.keep()  # The place may become free only when another run goes on.
             admission_slot = place or await self._admit(parent, plan, slot, rollback)
-            plan = await with_clone(plan, parent, self._services)
-            self._check_living(parent)  # It may have been stopped while git worked.
+            if plan.needs_clone:
+                plan = await with_clone(plan, parent, self._services)
+                self._check_living(parent)  # It may have been stopped while git worked.
             own_tree = await self._worktree(parent, plan)
             run = self._create_run(parent, plan, admission_slot, share.budget, own_tree)
             rollback.pop_all()
@@ -146,7 +147,8 @@ class Spawner:
             plan = self._plan_root(agent, decided, limits, tools, cwd)
         if (grant := plan.grant or plan.step_ceiling) is not None:
             await self._check_isolation(grant)
-        return await with_clone(dataclasses.replace(plan, isolation=isolation), None, self._services)
+        plan = dataclasses.replace(plan, isolation=isolation)
+        return await with_clone(plan, None, self._services) if plan.needs_clone else plan
 
     def plan_root_now(
         self, agent: Agent, request: SpawnRequest, limits: Limits, *, tools: Sequence[BaseTool], cwd: pathlib.Path
@@ -246,7 +248,7 @@ class Spawner:
             raise SpawnRefused("stopped", f"{parent.info.path} is being stopped", free=0)
 
     async def _worktree(self, parent: Run, plan: Plan) -> Worktree | None:
-        if plan.isolation != "worktree" or plan.grant is not None:
+        if plan.isolation != "worktree" or plan.needs_clone:
             return None
         await parent.context.wait_persisted()
         git = self._services.git
