@@ -19,8 +19,8 @@ from ramet.services.agent_types.outcome import problem_of, resource_amounts, use
 from ramet.services.agent_types.resume_turn import ReplayFilter, ResumedTurn
 from ramet.services.agent_types.turn_text import BEGINS_AGAIN, TextAssembler
 from ramet.services.contract import AgentSpec
-from ramet.services.formats.registry import AnswerWriter, format_of
-from ramet.services.formats.request import Stop
+from ramet.services.formats.registry import AnswerWriter
+from ramet.services.formats.request import Stop, read_prompt
 
 _ROLES = {"human": "user", "ai": "assistant"}
 _LENGTH_REASONS = frozenset({"length", "max_tokens", "MAX_TOKENS"})  #: providers' stop reasons of a cut-off reply
@@ -76,7 +76,7 @@ class SessionAgent:
         After the text that was sent, raises Aborted if the turn was interrupted, and TaskFailed with the turn's status
         if the turn failed.
         """
-        prompt = format_of(format).read_prompt(body)
+        prompt = read_prompt(body)
         await self._wait_idle()
         previous_usage = self._session.usage
 

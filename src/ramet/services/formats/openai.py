@@ -13,9 +13,6 @@ import msgspec
 from ramet.core.outcome import Usage
 from ramet.services.formats import parameters
 from ramet.services.formats.request import Stop
-from ramet.services.formats.request import read as read
-from ramet.services.formats.request import read_prompt as read_prompt
-from ramet.services.formats.request import wants_stream as wants_stream
 
 NAME: Final = "openai"
 #: The end of a stream.

@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from ramet.core.errors import Unknown
 from ramet.core.outcome import Usage
 from ramet.services.formats import anthropic, openai
-from ramet.services.formats.request import Prompt, Stop
+from ramet.services.formats.request import Stop
 
 
 class ResponseWriter(Protocol):
@@ -25,22 +25,16 @@ class ResponseWriter(Protocol):
 
 
 class Format(Protocol):
-    """A transport format: functions to read a message and to write its answer. Modules of this package implement it."""
+    """A transport format: functions to check a request and to write its answer. Modules of this package implement it.
 
-    def read(self, body: bytes) -> str:
-        """Return the new text in a body. Raises InvalidValue naming the field."""
-
-    def read_prompt(self, body: bytes) -> Prompt:
-        """Return the new message in a body, with its images and documents. Raises InvalidValue naming the field."""
+    `ramet.services.formats.request` reads the messages of all formats.
+    """
 
     def check(self, body: bytes, *, files: bool) -> None:
         """Refuse a request for something that no agent does, and `files` for one that reads none.
 
         Raises InvalidValue, which names the parameter.
         """
-
-    def wants_stream(self, body: bytes) -> bool:
-        """Return whether the request asks for a stream. Raises InvalidValue."""
 
     def Writer(self, id: str, model: str, created: int) -> ResponseWriter:
         """Return a writer for one answer; `created` is in seconds since 1970."""
