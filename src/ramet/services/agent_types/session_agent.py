@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
@@ -15,15 +16,16 @@ from ramet.core.lifecycle import State
 from ramet.core.media.blocks import is_stored
 from ramet.core.outcome import ErrorInfo, Result, Status, Usage
 from ramet.host.session import Session
-from ramet.services.agent_types.outcome import problem_of, resource_amounts, used_since
+from ramet.services.agent_types.outcome import problem_of, resource_amounts
 from ramet.services.agent_types.resume_turn import ReplayFilter, ResumedTurn
-from ramet.services.agent_types.turn_text import BEGINS_AGAIN, TextAssembler
 from ramet.services.contract import AgentSpec
-from ramet.services.formats.registry import AnswerWriter
+from ramet.services.formats.registry import AnswerWriter, ResponseWriter, format_of
 from ramet.services.formats.request import Stop, read_prompt
 
 _ROLES = {"human": "user", "ai": "assistant"}
 _LENGTH_REASONS = frozenset({"length", "max_tokens", "MAX_TOKENS"})  #: providers' stop reasons of a cut-off reply
+_MAX_ARGS_CHARS = 200  #: characters of a tool call's arguments
+_BEGINS_AGAIN = "[the reply was cut off; it begins again]"
 
 
 class SessionOperations(Protocol):
@@ -83,11 +85,11 @@ class SessionAgent:
         def end() -> tuple[Result, Usage]:
             if self._session.result is None:
                 raise Aborted("the agent ended before it answered")
-            return self._session.result, used_since(previous_usage, self._session.usage)
+            return self._session.result, self._session.usage - previous_usage
 
-        answer = self._answer_writer(format, self._root.turns + 1)
+        writer = format_of(format).Writer(*self._envelope(self._root.turns + 1))
         items = self._session.submit_message(prompt.text, prompt.attachments)
-        async with aclosing(self._write(answer, items, end)) as chunks:
+        async with aclosing(self._write(writer, _TurnText(self._show_tools), items, end)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -115,10 +117,11 @@ class SessionAgent:
         def end() -> tuple[Result, Usage]:
             return turn.result or Result(status=Status(turn.status), value=self._newest_text()), turn.usage
 
-        answer = self._answer_writer(format, number, sent_chunks)
+        answer = AnswerWriter(format, *self._envelope(number), sent_chunks)
+        text = _UnsentText(_TurnText(self._show_tools), answer.sent_text)
         for chunk in answer.begin():
             yield chunk
-        async with aclosing(self._write(answer, self._resumed_items(turn), end)) as chunks:
+        async with aclosing(self._write(answer, text, self._resumed_items(turn), end)) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -158,37 +161,36 @@ class SessionAgent:
 
     # ----
 
-    def _answer_writer(self, format: str, number: int, sent_chunks: Sequence[bytes] = ()) -> AnswerWriter:
-        created = int(self._clock.now().timestamp())
-        return AnswerWriter(format, f"{self.run}-{number}", self._root.model, created, sent_chunks)
+    def _envelope(self, number: int) -> tuple[str, str, int]:
+        """Return the id, the model and the time of the answer of a turn."""
+        return f"{self.run}-{number}", self._root.model, int(self._clock.now().timestamp())
 
     async def _write(
         self,
-        answer: AnswerWriter,
+        writer: ResponseWriter,
+        text: _TurnText | _UnsentText,
         items: AsyncGenerator[AIMessageChunk | Event],
         end: Callable[[], tuple[Result, Usage]],
     ) -> AsyncGenerator[bytes]:
         """Yield the chunks of an answer. `end` returns the result and the usage of the turn after its last item."""
-        assembler, replay_filter = TextAssembler(self._show_tools), ReplayFilter(answer.sent_text, BEGINS_AGAIN)
+        has_begun = False
         async with aclosing(items):
             async for item in items:
-                for chunk in answer.begin():
-                    yield chunk
+                if not has_begun:
+                    has_begun = True
+                    for chunk in writer.begin():
+                        yield chunk
                 if isinstance(item, SandboxStarted):
                     self.isolation = item.level
-                if isinstance(item, MessageDiscarded) and replay_filter.reset():
-                    continue
-                for chunk in answer.text(replay_filter.feed(assembler.piece(item))):
+                for chunk in writer.text(text.piece(item)):
                     yield chunk
-                if isinstance(item, MessageRecorded | ToolStarted | MessageDiscarded):
-                    replay_filter.begin()
         result, usage = end()
         if (problem := problem_of(result, self.run)) is not None:
             raise problem
-        for piece in (replay_filter.rest(), replay_filter.feed(assembler.rest(result))):
-            for chunk in answer.text(piece):
+        for piece in text.rest(result):
+            for chunk in writer.text(piece):
                 yield chunk
-        for chunk in answer.end(usage, self._stop_reason()):
+        for chunk in writer.end(usage, self._stop_reason()):
             yield chunk
 
     async def _resumed_items(self, turn: ResumedTurn) -> AsyncGenerator[AIMessageChunk | Event]:
@@ -238,6 +240,75 @@ class SessionAgent:
         newest = self._session.messages[-1] if self._session.messages else None
         metadata = newest.response_metadata if isinstance(newest, AIMessage) else {}
         return "length" if _LENGTH_REASONS & {metadata.get("finish_reason"), metadata.get("stop_reason")} else "end"
+
+
+class _TurnText:
+    """The text of a turn so far: the replies of a model, and notes between them.
+
+    Blank lines separate the replies from each other and from notes.
+    """
+
+    def __init__(self, show_tools: bool) -> None:
+        self._show_tools = show_tools
+        self._tail = ""  #: the last two characters of the text so far
+        self._needs_gap = False  #: whether the next text begins another reply
+
+    def piece(self, item: AIMessageChunk | Event) -> str:
+        """Return the text that this item adds; empty for most items."""
+        if isinstance(item, AIMessageChunk):
+            return self._add(str(item.text))
+        if isinstance(item, MessageRecorded):
+            self._needs_gap = True
+        elif isinstance(item, MessageDiscarded) and self._tail and not self._needs_gap:  # Readers have a part of it.
+            return self._note(_BEGINS_AGAIN)
+        elif isinstance(item, ToolStarted) and self._show_tools:
+            shown = json.dumps(item.args, ensure_ascii=False, default=str)
+            return self._note(
+                f"[{item.tool} {shown if len(shown) <= _MAX_ARGS_CHARS else shown[:_MAX_ARGS_CHARS] + '…'}]"
+            )
+        return ""
+
+    def rest(self, result: Result) -> tuple[str, ...]:
+        """Return the text of a result that no reply contains."""
+        if isinstance(result.value, str):
+            return () if self._tail else (result.value,)
+        return (self._note(json.dumps(result.value, ensure_ascii=False, default=str)),)
+
+    def _note(self, text: str) -> str:
+        self._needs_gap = True
+        added = self._add(text)
+        self._needs_gap = True
+        return added
+
+    def _add(self, text: str) -> str:
+        if not text:
+            return ""
+        if self._needs_gap and self._tail:
+            text = f"{_gap(self._tail)}{text}"
+        self._needs_gap, self._tail = False, (self._tail + text)[-2:]
+        return text
+
+
+class _UnsentText:
+    """The text of a turn that another kernel began, without the part that it has sent."""
+
+    def __init__(self, text: _TurnText, sent_text: str) -> None:
+        self._text, self._filter = text, ReplayFilter(sent_text, _BEGINS_AGAIN)
+
+    def piece(self, item: AIMessageChunk | Event) -> str:
+        if isinstance(item, MessageDiscarded) and self._filter.reset():
+            return ""
+        piece = self._filter.feed(self._text.piece(item))
+        if isinstance(item, MessageRecorded | ToolStarted | MessageDiscarded):
+            self._filter.begin()
+        return piece
+
+    def rest(self, result: Result) -> tuple[str, ...]:
+        return self._filter.rest(), *map(self._filter.feed, self._text.rest(result))
+
+
+def _gap(tail: str) -> str:
+    return "\n" * (2 - (len(tail) - len(tail.rstrip("\n"))))
 
 
 def _to_dict(message: BaseMessage) -> dict[str, Any]:

@@ -53,7 +53,7 @@ class Writer:
         )
 
     def text(self, delta: str) -> Sequence[bytes]:
-        return (_event("content_block_delta", index=0, delta={"type": "text_delta", "text": delta}),)
+        return (_event("content_block_delta", index=0, delta={"type": "text_delta", "text": delta}),) if delta else ()
 
     def end(self, usage: Usage, stop: Stop = "end") -> Sequence[bytes]:
         delta = {"stop_reason": _REASONS[stop], "stop_sequence": None}

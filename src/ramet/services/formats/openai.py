@@ -36,7 +36,7 @@ class Writer:
         return (self._chunk({"role": "assistant", "content": ""}),)
 
     def text(self, delta: str) -> Sequence[bytes]:
-        return (self._chunk({"content": delta}),)
+        return (self._chunk({"content": delta}),) if delta else ()
 
     def end(self, usage: Usage, stop: Stop = "end") -> Sequence[bytes]:
         return (self._chunk({}, finish_reason=_REASONS[stop], usage=_usage_fields(usage)),)

@@ -18,7 +18,7 @@ class ResponseWriter(Protocol):
         """Return the chunks that begin an answer."""
 
     def text(self, delta: str) -> Sequence[bytes]:
-        """Return the chunks with the next piece of text."""
+        """Return the chunks with the next piece of text: none for an empty one."""
 
     def end(self, usage: Usage, stop: Stop = "end") -> Sequence[bytes]:
         """Return the chunks that end the answer, with its usage."""
@@ -69,12 +69,12 @@ def format_of(name: str) -> Format:
 
 
 class AnswerWriter:
-    """A writer for the answer of one turn, also one whose first chunks another kernel sent.
+    """A writer for the answer of one turn, the first chunks of which another kernel may have sent.
 
     It writes the chunks after `sent_chunks`. `sent_text` is the text of these.
     """
 
-    def __init__(self, format: str, id: str, model: str, created: int, sent_chunks: Sequence[bytes] = ()) -> None:
+    def __init__(self, format: str, id: str, model: str, created: int, sent_chunks: Sequence[bytes]) -> None:
         """Begin an answer. `created` is in seconds since 1970. Raises Unknown for the format."""
         shape = format_of(format)
         new = shape.Writer(id, model, created)
@@ -90,8 +90,8 @@ class AnswerWriter:
         chunks, self._first = self._first, ()
         return chunks
 
-    def text(self, piece: str) -> Sequence[bytes]:
-        return self._writer.text(piece) if piece else ()
+    def text(self, delta: str) -> Sequence[bytes]:
+        return self._writer.text(delta)
 
     def end(self, usage: Usage, stop: Stop = "end") -> Sequence[bytes]:
         return self._writer.end(usage, stop)[self._sent_last_count :]

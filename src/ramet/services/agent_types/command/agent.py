@@ -40,7 +40,7 @@ from ramet.services.agent_types.conversation_log import (
 )
 from ramet.services.agent_types.outcome import resource_amounts
 from ramet.services.contract import AgentSpec
-from ramet.services.formats.registry import AnswerWriter
+from ramet.services.formats.registry import format_of
 from ramet.services.formats.request import read_text
 from ramet.spawn.masking import masked_error
 from ramet.wire import command_protocol
@@ -282,7 +282,7 @@ class CommandAgent:
                 yield piece
             return
         created = int(self._clock.now().timestamp())
-        answer = AnswerWriter(format, f"{self.run}-{reply.number}", self._name, created)
+        answer = format_of(format).Writer(f"{self.run}-{reply.number}", self._name, created)
         for chunk in answer.begin():
             yield chunk
         while (piece := await reply.next()) is not None:
