@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -81,17 +81,16 @@ class SessionAgent:
         prompt = read_prompt(body)
         await self._wait_idle()
         previous_usage = self._session.usage
-
-        def end() -> tuple[Result, Usage]:
-            if self._session.result is None:
-                raise Aborted("the agent ended before it answered")
-            return self._session.result, self._session.usage - previous_usage
-
         writer = format_of(format).Writer(*self._envelope(self._root.turns + 1))
-        items = self._session.submit_message(prompt.text, prompt.attachments)
-        async with aclosing(self._write(writer, _TurnText(self._show_tools), items, end)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        answer = _Answer(writer, _TurnText(self._show_tools))
+        async with aclosing(self._session.submit_message(prompt.text, prompt.attachments)) as items:
+            async for item in items:
+                for chunk in self._chunks(answer, item):
+                    yield chunk
+        if self._session.result is None:
+            raise Aborted("the agent ended before it answered")
+        for chunk in self._last_chunks(answer, self._session.result, self._session.usage - previous_usage):
+            yield chunk
 
     @property
     def turns_taken(self) -> int:
@@ -113,17 +112,17 @@ class SessionAgent:
         journal = self._spec.runtime.journal
         assert journal is not None, "a turn cannot be resumed if it was never recorded"
         turn = ResumedTurn(self._session, journal.store, self._turn_stream, number)
-
-        def end() -> tuple[Result, Usage]:
-            return turn.result or Result(status=Status(turn.status), value=self._newest_text()), turn.usage
-
-        answer = AnswerWriter(format, *self._envelope(number), sent_chunks)
-        text = _UnsentText(_TurnText(self._show_tools), answer.sent_text)
+        writer = AnswerWriter(format, *self._envelope(number), sent_chunks)
+        answer = _Answer(writer, _UnsentText(_TurnText(self._show_tools), writer.sent_text))
         for chunk in answer.begin():
             yield chunk
-        async with aclosing(self._write(answer, text, self._resumed_items(turn), end)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        async with aclosing(self._resumed_items(turn)) as items:
+            async for item in items:
+                for chunk in self._chunks(answer, item):
+                    yield chunk
+        result = turn.result or Result(status=Status(turn.status), value=self._newest_text())
+        for chunk in self._last_chunks(answer, result, turn.usage):
+            yield chunk
 
     async def interrupt(self) -> None:
         await self._session.interrupt("it was interrupted")
@@ -165,33 +164,16 @@ class SessionAgent:
         """Return the id, the model and the time of the answer of a turn."""
         return f"{self.run}-{number}", self._root.model, int(self._clock.now().timestamp())
 
-    async def _write(
-        self,
-        writer: ResponseWriter,
-        text: _TurnText | _UnsentText,
-        items: AsyncGenerator[AIMessageChunk | Event],
-        end: Callable[[], tuple[Result, Usage]],
-    ) -> AsyncGenerator[bytes]:
-        """Yield the chunks of an answer. `end` returns the result and the usage of the turn after its last item."""
-        has_begun = False
-        async with aclosing(items):
-            async for item in items:
-                if not has_begun:
-                    has_begun = True
-                    for chunk in writer.begin():
-                        yield chunk
-                if isinstance(item, SandboxStarted):
-                    self.isolation = item.level
-                for chunk in writer.text(text.piece(item)):
-                    yield chunk
-        result, usage = end()
+    def _chunks(self, answer: _Answer, item: AIMessageChunk | Event) -> Sequence[bytes]:
+        if isinstance(item, SandboxStarted):
+            self.isolation = item.level
+        return answer.chunks(item)
+
+    def _last_chunks(self, answer: _Answer, result: Result, usage: Usage) -> Sequence[bytes]:
+        """Return the chunks after the last item. Raises the error of a turn that failed or was interrupted."""
         if (problem := problem_of(result, self.run)) is not None:
             raise problem
-        for piece in text.rest(result):
-            for chunk in writer.text(piece):
-                yield chunk
-        for chunk in writer.end(usage, self._stop_reason()):
-            yield chunk
+        return answer.last_chunks(result, usage, self._stop_reason())
 
     async def _resumed_items(self, turn: ResumedTurn) -> AsyncGenerator[AIMessageChunk | Event]:
         """Yield the items of a turn that another kernel began. Leaving the iteration interrupts the turn."""
@@ -305,6 +287,28 @@ class _UnsentText:
 
     def rest(self, result: Result) -> tuple[str, ...]:
         return self._filter.rest(), *map(self._filter.feed, self._text.rest(result))
+
+
+class _Answer:
+    """The answer of one turn: the chunks for each of its items."""
+
+    def __init__(self, writer: ResponseWriter, text: _TurnText | _UnsentText) -> None:
+        self._writer, self._text = writer, text
+        self._has_begun = False
+
+    def begin(self) -> Sequence[bytes]:
+        """Return the chunks that begin the answer, once."""
+        if self._has_begun:
+            return ()
+        self._has_begun = True
+        return self._writer.begin()
+
+    def chunks(self, item: AIMessageChunk | Event) -> Sequence[bytes]:
+        return (*self.begin(), *self._writer.text(self._text.piece(item)))
+
+    def last_chunks(self, result: Result, usage: Usage, stop: Stop) -> Sequence[bytes]:
+        text = [chunk for piece in self._text.rest(result) for chunk in self._writer.text(piece)]
+        return (*text, *self._writer.end(usage, stop))
 
 
 def _gap(tail: str) -> str:

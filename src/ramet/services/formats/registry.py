@@ -86,9 +86,7 @@ class AnswerWriter:
         self._sent_last_count = texts.count("")
 
     def begin(self) -> Sequence[bytes]:
-        """Return the chunks that begin the answer, once."""
-        chunks, self._first = self._first, ()
-        return chunks
+        return self._first
 
     def text(self, delta: str) -> Sequence[bytes]:
         return self._writer.text(delta)
