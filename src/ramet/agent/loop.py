@@ -56,7 +56,7 @@ class QueryParams:
 async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
     """Yield the model's chunks as they arrive, and every message after it is recorded; return at the final answer.
 
-    A context with `on_chunk` publishes the chunks instead. The answer is the last message of `context.history`. Raises
+    A context with `on_chunk` gets the chunks instead. The answer is the last message of `context.history`. Raises
     BudgetExceeded after the final answer that the budget's owner is granted, ModelFailed if the provider does not
     answer, OutputInvalid if no answer fits, and Aborted if the run was stopped.
     """
@@ -184,7 +184,7 @@ async def _compact_after_overflow(params: QueryParams, error: ModelFailed) -> bo
 
 
 async def ask_model(context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessageChunk | Event]:
-    """Ask the model once: publish or yield the chunks, then yield the recorded reply, which the history has already."""
+    """Ask the model once: pass on or yield the chunks, then yield the recorded reply, which the history has already."""
     async with aclosing(context.ask(context, request)) as pieces:
         async for piece in pieces:
             if isinstance(piece, AIMessageChunk):

@@ -25,7 +25,7 @@ class Watcher(Protocol):
 
 
 class RunActivity:
-    """The activity of one run. Its events pass through `record`, and the chunks of its replies through `publish`."""
+    """The activity of one run. Its events pass through `record`, and the chunks of its replies through `feed`."""
 
     __slots__ = (
         "_append",
@@ -60,8 +60,8 @@ class RunActivity:
             self.watcher.on_event(event)
         return event
 
-    def publish(self, chunk: AIMessageChunk, step: StepId) -> None:
-        """Publish a chunk of the reply of a step; its text is partial output until the reply is recorded."""
+    def feed(self, chunk: AIMessageChunk, step: StepId) -> None:
+        """Pass a chunk of a step's reply to its readers; its text is partial output until the reply is recorded."""
         self.streamed_text.append(chunk.text)
         self.on_chunk()
         self._feed(chunk, step)

@@ -78,7 +78,7 @@ async def test_a_part_of_a_reply_is_a_sign_of_life() -> None:
         turn = asyncio.create_task(session.ask("Go."))
         run = await _asking(session)
         await clock.advance(40)
-        run.activity.publish(AIMessageChunk(content="part"), StepId("step"))
+        run.activity.feed(AIMessageChunk(content="part"), StepId("step"))
         assert view_at(session).last_event_at == began + timedelta(seconds=40)
         await clock.advance(59)
         assert silences(session) == []

@@ -165,8 +165,8 @@ async def test_mail_that_comes_with_the_last_answer_is_answered_too() -> None:
     assert len(model.requests) == 2
 
 
-async def test_chunks_are_published_or_yielded_but_not_both() -> None:
-    """A context that publishes gets each chunk once, with the step of its reply; the reader gets the events alone."""
+async def test_chunks_are_passed_on_or_yielded_but_not_both() -> None:
+    """A context with `on_chunk` gets each chunk once, with the step of its reply; the reader gets the events alone."""
     published: list[tuple[str, str]] = []
     context, _ = context_with_model(["two words"], on_chunk=lambda chunk, step: published.append((chunk.text, step)))
 

@@ -100,7 +100,7 @@ class RunBuilder:
             mailbox=Mailbox(info.path),
             budget=budget,
             record=activity.record,
-            on_chunk=activity.publish,
+            on_chunk=activity.feed,
             durable=services.durable,
             confirm_ownership=services.confirm_ownership,
             tree=self._tree,

@@ -187,7 +187,7 @@ class ProgramRequests:
         self._reply_size += len(text)
         if self._reply_size <= MAX_REPLY:
             chunk = AIMessageChunk(content=masked_text(self._run, text))
-            activity.publish(chunk, step_id(context.run.id, context.steps))
+            activity.feed(chunk, step_id(context.run.id, context.steps))
         else:
             activity.on_chunk()
 

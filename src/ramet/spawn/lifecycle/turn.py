@@ -131,7 +131,7 @@ async def _converse(run: Run, messages: Sequence[BaseMessage]) -> Any:
         objections=run.turn.objections if run.turn.resumes else 0,
     )
     async with background_commands(run.context), aclosing(query(params)) as pieces:
-        async for _ in pieces:  # The context publishes every chunk, and records every event.
+        async for _ in pieces:  # The context passes on every chunk, and records every event.
             pass
     return answer(run)
 

@@ -325,7 +325,7 @@ class SandboxedConversation:
                 if not isinstance(piece, AIMessageChunk):
                     return piece, request_context
                 if not request.aside:
-                    run.activity.publish(piece, question.step)
+                    run.activity.feed(piece, question.step)
                 if request.stream:
                     await send_piece(encode_chunk(piece))
         raise ModelFailed(run.model, "it sent an empty answer")
