@@ -37,8 +37,8 @@ from ramet.isolation.zygote.client import ZygoteClient
 from ramet.isolation.zygote.dedicated import DedicatedZygotes
 from ramet.isolation.zygote.launcher import Launch
 from ramet.isolation.zygote.pool import Pool
-from ramet.isolation.zygote.process import ZygoteChild, send_assignment, wait_started
-from ramet.isolation.zygote.sandbox import CRASHES, ForkedSandbox
+from ramet.isolation.zygote.process import ZygoteChild
+from ramet.isolation.zygote.sandbox import CRASHES, ForkedSandbox, send_assignment, wait_started
 from ramet.isolation.zygote.termination import terminate
 
 #: Users that systemd reserves for services without a user of their own, and for no other purpose.
