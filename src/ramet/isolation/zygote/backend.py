@@ -32,7 +32,7 @@ from ramet.isolation.linux import procfs
 from ramet.isolation.mounts import identities_of, states_in
 from ramet.isolation.probe import NAMESPACES, Finding, level_of, probe_machine
 from ramet.isolation.writable_mounts.preparation import MountPreparation
-from ramet.isolation.zygote.admission import absolute, allow_traverse, build_assignment, is_open
+from ramet.isolation.zygote.assignment_builder import absolute, allow_traverse, build_assignment, is_open
 from ramet.isolation.zygote.client import ZygoteClient
 from ramet.isolation.zygote.dedicated import DedicatedZygotes
 from ramet.isolation.zygote.launcher import Launch
