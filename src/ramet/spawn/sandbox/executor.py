@@ -324,7 +324,9 @@ async def _run_attempt(
                 running.channel.run_concurrently(forward_mail(run.context, running.channel.send, mail_text))
             finished = None
             try:
-                finished = await _wait_finished(running, job)
+                finished = await (
+                    job.pause.wait_result(running) if isinstance(job, SandboxedConversation) else wait_result(running)
+                )
                 process_exit = await terminate(running.sandbox, finished)
                 verdict = _turn_result(run, job, finished, process_exit)
                 if (refusal := requests.refused_model_request) is not None and run.agent.external is not None:
@@ -363,31 +365,6 @@ async def _run_attempt(
                 value = EncodedValue(finished.done.json_size, finished.body)
             run.sandbox.output = SandboxOutput(files=files, stdout=stdout, stderr=stderr, value=value)
     return verdict
-
-
-async def _wait_finished(running: RunningSandbox, job: FunctionJob | SandboxedConversation) -> FinalMessage | None:
-    """Return the last message of the guest: see `wait_result`.
-
-    Raises GivenUp if a conversation that does nothing else pauses at a limit.
-    """
-    if not isinstance(job, SandboxedConversation) or not job.pause.can_give_up:
-        return await wait_result(running)
-    finished = asyncio.ensure_future(wait_result(running))
-    try:
-        while not finished.done():
-            pause = asyncio.ensure_future(job.pause.began.wait())
-            try:
-                await asyncio.wait((finished, pause), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                pause.cancel()
-            is_waiting = running.channel.requests_in_progress == 1
-            if not finished.done() and (job.pause.is_cut or (is_waiting and job.pause.give_up())):
-                raise GivenUp
-            job.pause.began.clear()  # It does more than wait: look again when its pause changes.
-        return finished.result()
-    finally:
-        finished.cancel()
-        await asyncio.wait((finished,))
 
 
 @asynccontextmanager
