@@ -391,9 +391,8 @@ def _record_spawn(run: Run, plan: Plan, spawn_data: dict[str, Any], models: Mode
     )
     missing_tools = [*plan.toolset.unknown, *(f"{name} (not for this run)" for name in plan.toolset.withheld)]
     if missing_tools:
-        run.context.emit(
-            Notice, text=f"tools that {run.agent.name} asked for and does not have: {', '.join(missing_tools)}"
-        )
+        text = f"tools that {run.agent.name} asked for and does not have: {', '.join(missing_tools)}"
+        run.context.emit(Notice, text=text)
     effort, model = plan.agent.effort, run.agent.model
     if effort is not None and model is not None and not plan.is_fork and models(model, effort).ignores_effort:
         run.context.emit(Notice, text=f"effort {effort}: not honoured: the model {run.model} does not take it")
