@@ -24,7 +24,7 @@ class _Source(NamedTuple):
 
 
 async def with_clone(plan: Plan, parent: Run | None, services: TreePorts) -> Plan:
-    """Return the plan, which needs a clone (`Plan.needs_clone`), with that clone.
+    """Return the plan of a run that needs a clone, with that clone.
 
     Below a run that works in a clone, that clone is copied. Raises NoWorktree, and InvalidValue for a clone that is on
     another machine.

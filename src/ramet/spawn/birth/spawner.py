@@ -10,6 +10,7 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -101,10 +102,8 @@ class Spawner:
                 await asking.wait_unpaused()
                 place = await self._admit(parent, plan, slot, rollback)
             try:
-                if place is not None:
-                    share = _reserve(parent, plan)
-                else:
-                    share = await asking.reserve(lambda: _reserve(parent, plan), BirthReservation.cancel)
+                reserve = partial(_reserve, parent, plan)
+                share = reserve() if place else await asking.reserve(reserve, BirthReservation.cancel)
             except BudgetExceeded as refusal:
                 raise SpawnRefused(f"budget {refusal.resource}", str(refusal), free=refusal.left) from refusal
             rollback.callback(share.cancel)
@@ -136,18 +135,16 @@ class Spawner:
 
         Raises SpawnRefused, PolicyAdapterFailed, IsolationUnavailable, NoWorktree, and as `plan_root_now`.
         """
-        if self._services.decide is None:
-            plan = self.plan_root_now(agent, request, limits, tools=tools, cwd=cwd)
-        else:
+        decided = DecidedRequest(request)
+        if self._services.decide is not None:
             try:
                 decided = await decide_root(self._services.decide, agent, request, limits, session=session)
             except SpawnRefused as refusal:
                 self._services.on_refusal(refusal)
                 raise
-            plan = self._plan_root(agent, decided, limits, tools, cwd)
+        plan = self._plan_root(agent, decided, limits, tools, cwd, isolation)
         if (grant := plan.grant or plan.step_ceiling) is not None:
             await self._check_isolation(grant)
-        plan = dataclasses.replace(plan, isolation=isolation)
         return await with_clone(plan, None, self._services) if plan.needs_clone else plan
 
     def plan_root_now(
@@ -188,7 +185,13 @@ class Spawner:
         return run
 
     def _plan_root(
-        self, agent: Agent, decided: DecidedRequest, limits: Limits, tools: Sequence[BaseTool], cwd: pathlib.Path
+        self,
+        agent: Agent,
+        decided: DecidedRequest,
+        limits: Limits,
+        tools: Sequence[BaseTool],
+        cwd: pathlib.Path,
+        isolation: str | None = None,
     ) -> Plan:
         return plan_root(
             agent,
@@ -198,6 +201,7 @@ class Spawner:
             tools=tools,
             cwd=cwd,
             may_spawn=self._register.limits.depth > 0,
+            isolation=isolation,
             ceiling=decided.ceiling,
             decision=decided.decision,
         )
@@ -387,9 +391,8 @@ def _record_spawn(run: Run, plan: Plan, spawn_data: dict[str, Any], models: Mode
     )
     missing_tools = [*plan.toolset.unknown, *(f"{name} (not for this run)" for name in plan.toolset.withheld)]
     if missing_tools:
-        run.context.emit(
-            Notice, text=f"tools that {run.agent.name} asked for and does not have: {', '.join(missing_tools)}"
-        )
+        text = f"tools that {run.agent.name} asked for and does not have: {', '.join(missing_tools)}"
+        run.context.emit(Notice, text=text)
     effort, model = plan.agent.effort, run.agent.model
     if effort is not None and model is not None and not plan.is_fork and models(model, effort).ignores_effort:
         run.context.emit(Notice, text=f"effort {effort}: not honoured: the model {run.model} does not take it")
