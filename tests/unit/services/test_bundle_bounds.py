@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from ramet.agent.files import safe_yaml
 from ramet.agent.files.dialects.toml_marks import marks_of
 from ramet.core.errors import InvalidValue
-from ramet.services.packaging.bundles import manifest
 from ramet.services.packaging.bundles.manifest import MANIFEST, manifest_of
 from ramet.services.packaging.bundles.requirements import Installs
 from ramet.services.packaging.contract import BundleLimits, BundleTooLarge
