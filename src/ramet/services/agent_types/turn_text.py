@@ -7,7 +7,7 @@ import json
 from langchain_core.messages import AIMessageChunk
 
 from ramet.core.events import Event, MessageDiscarded, MessageRecorded, ToolStarted
-from ramet.core.outcome import Result
+from ramet.core.outcome import Result, value_text
 
 _MAX_ARGS_CHARS = 200  #: characters of a tool call's arguments
 BEGINS_AGAIN = "[the reply was cut off; it begins again]"
@@ -40,7 +40,7 @@ class TextAssembler:
         """Return the text of a result that no reply contains."""
         if isinstance(result.value, str):
             return "" if self._tail else result.value
-        return self._note(json.dumps(result.value, ensure_ascii=False, default=str))
+        return self._note(value_text(result.value))
 
     def _note(self, text: str) -> str:
         self._needs_gap = True
