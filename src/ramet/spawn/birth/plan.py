@@ -41,7 +41,7 @@ from ramet.spawn.grants import (
     program_of,
     with_definition_mounts,
 )
-from ramet.spawn.mcp.server_grants import server_grant
+from ramet.spawn.mcp.server_grants import naming_server, server_grant
 from ramet.spawn.mcp.tool_list import without_server_tools
 from ramet.spawn.ports import TreePorts
 from ramet.spawn.run import Run
@@ -276,7 +276,8 @@ def check_servers(agent: Agent, grant: Grant | None, services: TreePorts) -> Non
         if each.policy is not None:
             own_grant = server_grant(each, grant)
             if each.policy.allowed_endpoints and services.placement is not None:
-                check_endpoints(own_grant.allowed_endpoints, grant.allowed_endpoints, services)
+                with naming_server(each):
+                    check_endpoints(own_grant.allowed_endpoints, grant.allowed_endpoints, services)
 
 
 def _package_folders(agent: Agent, services: TreePorts) -> tuple[str, ...]:
