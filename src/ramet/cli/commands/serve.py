@@ -20,7 +20,7 @@ from ramet.cli.settings_file import settings_file
 from ramet.cli.signals import Interrupts
 from ramet.host.observability.logs import setup_logging
 from ramet.host.observability.stalls import StallWatch
-from ramet.services.config.build import server_of
+from ramet.services.config.build import audit_of, server_of
 from ramet.services.config.load import Config, load
 from ramet.services.config.settings import TcpAddress
 from ramet.services.server.operator_token import TOKEN
@@ -37,7 +37,7 @@ def serve(options: Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C, and return exit status 0. A permanently lost store ends the process with 1."""
     config = load(settings_file(options.config, options.dir or Path()), os.environ, _flags(options))
     logging.basicConfig(handlers=[], force=True)
-    setup_logging(structured=False, level=config.log_level or logging.WARNING)
+    setup_logging(structured=config.log_format == "json", level=config.log_level or logging.WARNING)
     # INFO covers requests to the server; the many requests that it sends itself are excluded.
     if config.log_level == "INFO":
         logging.getLogger("httpx2").setLevel(logging.WARNING)
@@ -52,7 +52,8 @@ async def _serve(config: Config) -> None:
     def stop(_: str) -> None:
         loop.call_soon_threadsafe(stopping.set)
 
-    server = server_of(config, os.environ, user_dir=user_dir())
+    audit = audit_of(config)
+    server = server_of(config, os.environ, user_dir=user_dir(), audit=audit)
     server.wrap_application = partial(_with_page, server, config)
     with Interrupts(stop, lambda: None), _watch_stalls(server, config.stall_s):
         async with server:
@@ -75,6 +76,8 @@ async def _serve(config: Config) -> None:
                 await server.settle(ends_process=True)
             # Not closed: closing would end the conversations, which will be continued.
             await server.terminate()
+            if audit is not None:
+                audit.close()
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)
