@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage, SystemMessage
 
+from ramet.agent.builtin import is_builtin_without_tools
 from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent
 from ramet.agent.definition import as_agent as as_agent
@@ -237,6 +238,20 @@ def spawnable(parent: Run, services: TreePorts) -> Mapping[str, str]:
     """Return the types that `parent` may spawn, with their descriptions."""
     return {
         name: agent.description for name, agent in sorted(services.definitions.items()) if parent.may_spawn_type(name)
+    }
+
+
+def offered(parent: Run, tools: Sequence[BaseTool], services: TreePorts) -> Mapping[str, str]:
+    """Return the types to offer a run with `tools`: those it may spawn, except built-in ones that would have no tool.
+
+    A definition of the user's own stays: its error tells the user what is missing.
+    """
+    delegable = parent.rights[-1].delegable
+    names = {each.name for each in (tools if delegable is None else delegable)}
+    return {
+        name: description
+        for name, description in spawnable(parent, services).items()
+        if not is_builtin_without_tools(services.definitions[name], names)
     }
 
 
