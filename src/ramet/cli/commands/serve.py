@@ -18,13 +18,15 @@ from ramet.cli.paths import display_path, user_dir
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.settings_file import settings_file
 from ramet.cli.signals import Interrupts
+from ramet.core.errors import StoreInUse
 from ramet.host.observability.logs import setup_logging
 from ramet.host.observability.stalls import StallWatch
 from ramet.services.config.build import audit_of, server_of
 from ramet.services.config.load import Config, load
 from ramet.services.config.settings import TcpAddress
+from ramet.services.http.sockets import listening_pid
 from ramet.services.server.operator_token import TOKEN
-from ramet.services.server.server import Server
+from ramet.services.server.server import SOCKET, Server
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -42,11 +44,10 @@ def serve(options: Namespace) -> int:
     if config.log_level == "INFO":
         logging.getLogger("httpx2").setLevel(logging.WARNING)
     logging.captureWarnings(True)
-    asyncio.run(_serve(config))
-    return 0
+    return asyncio.run(_serve(config))
 
 
-async def _serve(config: Config) -> None:
+async def _serve(config: Config) -> int:
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def stop(_: str) -> None:
@@ -56,6 +57,11 @@ async def _serve(config: Config) -> None:
     server = server_of(config, os.environ, user_dir=user_dir(), audit=audit)
     server.wrap_application = partial(_with_page, server, config)
     with Interrupts(stop, lambda: None), _watch_stalls(server, config.stall_s):
+        try:
+            await server.start()
+        except StoreInUse as refusal:
+            print_error(_in_use(server, refusal))
+            return FAILURE
         async with server:
             key = display_path(server.folder / TOKEN) if config.token is None else str(config.token)
             print(
@@ -81,6 +87,14 @@ async def _serve(config: Config) -> None:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)
+
+
+def _in_use(server: Server, refusal: StoreInUse) -> str:
+    """Return the line about a folder that another kernel has, with the address of its server if that is known."""
+    socket = server.folder / SOCKET
+    is_server = refusal.holder == f"pid {listening_pid(socket)}"
+    address = f", which serves at {display_path(socket)}" if is_server else ""
+    return f"{refusal}{address}; a folder has one kernel at a time: stop that process, ask it, or serve another --dir"
 
 
 def _with_page(server: Server, config: Config, application: ASGIApp) -> ASGIApp:
