@@ -57,7 +57,7 @@ def test_an_invalid_gate_is_an_error(tmp_path: Path, text: str, error: type[Exce
 
 
 async def test_a_definition_of_an_administrator_takes_precedence_in_a_session(tmp_path: Path) -> None:
-    """`AgentRuntime(managed_dir=…)` names the folder. Definitions of the session, also beside a `project`, come after."""
+    """`AgentRuntime(managed_dir=…)` names the folder. Those of the session come after it."""
     (tmp_path / "managed" / "agents").mkdir(parents=True)
     (tmp_path / "managed" / "agents" / "coder.md").write_text(CODER.format("Managed"))
     given = [Agent(name=name, description="Mine", instructions="x") for name in ("coder", "helper")]
