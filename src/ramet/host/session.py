@@ -366,9 +366,13 @@ class Session(Generic[T]):
                 async for item in items:
                     yield item
         finally:
-            if turn.result is None:  # The turn is not over.
-                await self._open_tree.tree.supervisor.interrupt(run, "the reader left")
-                turn.close()
+            await self._leave_turn(run, turn)
+
+    async def _leave_turn(self, run: Run, turn: TurnStream) -> None:
+        """Interrupt the turn if it is not over."""
+        if turn.result is None:
+            await self._open_tree.tree.supervisor.interrupt(run, "the reader left")
+            turn.close()
 
     async def _begin_turn(self, text: str, attachments: Sequence[Attachment] = ()) -> tuple[Run, TurnStream]:
         """Begin a turn with a prompt; return its run, and its stream."""
@@ -440,8 +444,10 @@ class Session(Generic[T]):
             return result
         if (turn := self.listen()) is None:
             return None
-        async for _ in turn:
-            pass
+        try:
+            await turn.wait()
+        finally:
+            turn.close()
         return turn.result or self._root.result
 
     async def ask(
@@ -461,9 +467,11 @@ class Session(Generic[T]):
             raise InvalidValue("on_pause", on_pause, "wait or return")
         if on_pause == "return":
             return await self._ask_until_pause(text, attachments)
-        async with aclosing(self.submit_message(text, attachments)) as items:
-            async for _ in items:
-                pass
+        run, turn = await self._begin_turn(text, attachments)
+        try:
+            await turn.wait()
+        finally:
+            await self._leave_turn(run, turn)
         assert self.result is not None
         return self.result
 

@@ -57,6 +57,28 @@ def test_events_are_numbered_and_timed() -> None:
     assert list(recorder.recent_events) == events
 
 
+async def test_whoever_waits_for_the_end_of_a_reader_takes_no_items() -> None:
+    """Waiting for the end of a reader ends with it or with the recorder, and holds none of its items meanwhile."""
+    recorder = Recorder(FakeClock())
+    readers = [recorder.subscribe(run=ROOT.id, chunks=True) for _ in range(2)]
+    waits = [asyncio.ensure_future(reader.wait_until_closed()) for reader in readers]
+    await asyncio.sleep(0)
+    recorder.append(state(1))
+    recorder.feed(ROOT, AIMessageChunk(content="text"), "step")
+    await asyncio.sleep(0)
+
+    held = [len(reader._waiting_items) for reader in readers]
+    are_done = [wait.done() for wait in waits]
+    readers[0].close()
+    await asyncio.wait_for(waits[0], 5)
+    are_done.append(waits[1].done())
+    recorder.close()
+    await asyncio.wait_for(waits[1], 5)
+
+    assert held == [0, 0]
+    assert are_done == [False, False, False]
+
+
 async def test_a_reader_gets_past_and_new_events() -> None:
     """Each event comes once and in order, until the recorder closes."""
     recorder = Recorder(FakeClock())

@@ -68,7 +68,7 @@ class Subscription:
         )
         self._waiting_items: deque[Event | AIMessageChunk] = deque()
         self._wakeup = asyncio.Event()
-        self._is_closed = False
+        self._is_closed, self._takes_items = False, True
         self._lost_count = 0
 
     def offer(self, event: Event) -> None:
@@ -78,6 +78,8 @@ class Subscription:
 
     def put(self, item: Event | AIMessageChunk) -> None:
         """Take any item; drop the oldest item if the reader is too far behind."""
+        if not self._takes_items:
+            return
         if len(self._waiting_items) >= MAX_LAG:
             self._waiting_items.popleft()
             self._lost_count += 1
@@ -88,6 +90,17 @@ class Subscription:
         """End the reader once it has read the waiting items."""
         self._is_closed = True
         self._wakeup.set()
+
+    async def wait_until_closed(self) -> None:
+        """Wait until this reader is closed, without taking items."""
+        self._takes_items = False
+        self._waiting_items.clear()
+        try:
+            while not self._is_closed:
+                self._wakeup.clear()
+                await self._wakeup.wait()
+        finally:
+            self._recorder.remove_reader(self)
 
     async def items(self) -> AsyncGenerator[Event | AIMessageChunk]:
         """Yield the requested items, in order, until this reader is closed."""

@@ -44,10 +44,8 @@ class TurnStream:
         return self.read()
 
     async def wait(self) -> None:
-        """Pass over the items until the turn is over."""
-        async with aclosing(self.items()) as items:
-            async for _ in items:
-                pass
+        """Wait until the turn is over, without reading its items."""
+        await self._reader.wait_until_closed()
 
     async def read(self) -> AsyncGenerator[AIMessageChunk | Event]:
         """Yield the items of the turn, and stop reading at the end of the iteration."""
