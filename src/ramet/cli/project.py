@@ -19,7 +19,7 @@ def load(folder: Path) -> Definitions:
     return load_definitions(folder, user_dir=own_dir, home=home_folder(), trusted=is_trusted(folder, own_dir))
 
 
-def trusted(folder: Path) -> bool:
+def is_project_trusted(folder: Path) -> bool:
     """Return whether the user trusts the folder in its present state."""
     return is_trusted(folder, user_dir())
 

@@ -18,7 +18,7 @@ from ramet.core.outcome import Result, Status
 from ramet.core.policy.session_access import SESSION_PREFIX
 from ramet.core.tool_names import SEND_MESSAGE
 from ramet.spawn.birth.forked_request import forked_request
-from ramet.spawn.birth.plan import offered
+from ramet.spawn.birth.plan import types_to_offer
 from ramet.spawn.birth.record import key_of, restore_counters, with_dedupe_key
 from ramet.spawn.birth.spawner import Spawner
 from ramet.spawn.handle import Handle
@@ -146,7 +146,7 @@ class RunTree:
 
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
         run = self._run_of(parent)
-        return offered(run, run.context.tools, self.register.services)
+        return types_to_offer(run, run.context.tools, self.register.services)
 
     async def send(
         self,

@@ -19,7 +19,7 @@ from ramet.agent.files.instructions import load_instructions
 from ramet.agent.files.search_paths import Problem
 from ramet.agent.files.settings import hooks_in, project_settings
 from ramet.cli.paths import display_path
-from ramet.cli.project import load, permissions, skills, trusted
+from ramet.cli.project import is_project_trusted, load, permissions, skills
 from ramet.cli.render.console import console
 from ramet.cli.render.formatting import count
 from ramet.cli.render.sanitize import one_line, sanitize
@@ -117,7 +117,7 @@ def _show_problem(problem: Unreadable | InvalidValue, out: Console, *, as_json: 
 def _show_hooks(folder: Path, out: Console, *, as_json: bool) -> int:
     """Print the hooks of the folder's settings; return status 1 if a file cannot be understood."""
     files = project_settings(folder)
-    holds = bool(files) and trusted(folder)
+    holds = bool(files) and is_project_trusted(folder)
     for path in files:
         source = str(path.relative_to(folder))
         try:

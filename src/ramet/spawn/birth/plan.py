@@ -241,7 +241,7 @@ def spawnable(parent: Run, services: TreePorts) -> Mapping[str, str]:
     }
 
 
-def offered(parent: Run, tools: Sequence[BaseTool], services: TreePorts) -> Mapping[str, str]:
+def types_to_offer(parent: Run, tools: Sequence[BaseTool], services: TreePorts) -> Mapping[str, str]:
     """Return the types to offer a run with `tools`: those it may spawn, except built-in ones that would have no tool.
 
     A definition of the user's own stays: its error tells the user what is missing.
