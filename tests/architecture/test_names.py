@@ -46,7 +46,6 @@ PARTICIPLES = {
 #: Names that recur in several folders, and the one thing that each of them means there.
 RECURRING = {
     "addresses": "network addresses, public or private",
-    "admission": "the decision that something may start now",
     "agent": "the running agent of one agent type",
     "agents": "agents as a resource: their routes, commands, tools, tables",
     "anthropic": "the format of Anthropic's API",

@@ -10,6 +10,7 @@ from ramet.core.errors import ModelFailed
 from ramet.core.outcome import Usage
 from ramet.services.contract import AgentSpec, RunningAgent
 from ramet.services.formats.registry import format_of
+from ramet.services.formats.request import read_text
 from tests.support.echo_agents import Echo, EchoInfo
 
 
@@ -18,7 +19,7 @@ class Parrot(Echo):
 
     async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
         shape = format_of(format)
-        words = shape.read(body).split()
+        words = read_text(body).split()
         self.received_bodies.append((body, format))
         writer = shape.Writer(f"{len(self.received_bodies)}", "parrot", 1_700_000_000)
         for chunk in writer.begin():

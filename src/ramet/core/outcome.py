@@ -87,6 +87,19 @@ class Usage(Struct, frozen=True, kw_only=True):
             estimated=self.estimated or other.estimated,
         )
 
+    def __sub__(self, earlier: Usage) -> Usage:
+        """Return the part of this usage that followed the usage `earlier`. `estimated` is that of the whole."""
+        return Usage(
+            model_calls=self.model_calls - earlier.model_calls,
+            tool_calls=self.tool_calls - earlier.tool_calls,
+            agents=self.agents - earlier.agents,
+            input_tokens=self.input_tokens - earlier.input_tokens,
+            output_tokens=self.output_tokens - earlier.output_tokens,
+            cache_read_tokens=self.cache_read_tokens - earlier.cache_read_tokens,
+            usd=self.usd - earlier.usd,
+            estimated=self.estimated,
+        )
+
 
 NO_USAGE = Usage()
 

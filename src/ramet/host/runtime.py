@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from langchain_core.messages import BaseMessage
 
 from ramet.agent.composition.steps import nesting_depth
-from ramet.agent.definition import Agent
+from ramet.agent.definition import Agent, as_agent
 from ramet.core.arguments import check_instance
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import ROOT_NAME, Path, RunId
@@ -35,7 +35,7 @@ from ramet.host.sandbox.handle import AgentHandle, output_callback, wait_or_canc
 from ramet.host.trees.factory import TreeOptions
 from ramet.models.messages import prompt_message
 from ramet.spawn.birth.forked_request import forked_request
-from ramet.spawn.birth.plan import Plan, as_agent, check_prompt
+from ramet.spawn.birth.plan import Plan, check_prompt
 from ramet.spawn.handle import Handle
 from ramet.spawn.ports import TreePorts
 from ramet.tools.agents.agents import spawning_tools
@@ -236,8 +236,9 @@ class AgentRuntime(RecordedRuntime):
 
         Raises InvalidValue, NotShippable for a function that cannot be sent to a sandbox, IsolationUnavailable.
         """
+        definition = as_agent(agent)
         handle = await self.spawn(
-            agent,
+            definition,
             prompt,
             args=args,
             kwargs=kwargs,
@@ -246,7 +247,7 @@ class AgentRuntime(RecordedRuntime):
             limits=limits,
             spawn_limits=spawn_limits,
             watch=watch,
-            policy=policy or as_agent(agent).policy or Policy(),
+            policy=policy or definition.policy or Policy(),
             returns=returns,
             on_output=output_callback(on_stdout, on_stderr),
             gate=gate,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 import msgspec
 from langchain_core.messages import AIMessageChunk
 
-from ramet.agent.definition import Agent, check_model
+from ramet.agent.definition import Agent, as_agent, check_model
 from ramet.agent.external.external import PRESETS
 from ramet.agent.history.compaction import Compaction
 from ramet.agent.hooks.config import HookConfig
@@ -52,7 +52,6 @@ from ramet.host.trees.pauses import wait_until_paused
 from ramet.host.trees.project import Project
 from ramet.host.trees.turn_stream import TurnStream
 from ramet.isolation.contract import Backend
-from ramet.spawn.birth.plan import as_agent
 from ramet.spawn.handle import Handle
 from ramet.spawn.lifecycle.run_results import paused_result
 from ramet.spawn.run import Run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pathlib
@@ -13,10 +14,20 @@ import msgspec
 import pytest
 from langchain_core.messages import AIMessage
 from langchain_core.messages.tool import tool_call
+from langchain_core.outputs import ChatGenerationChunk
 
 from ramet import AgentRuntime, Limits, Policy, ScriptedModel
-from ramet.core.errors import Aborted, BusyError, InvalidValue, MailRefused, RametError, TaskFailed, Unknown
-from ramet.models.scripted.dialogue import Call, Fail, Hang, Say, Script
+from ramet.core.errors import (
+    Aborted,
+    BusyError,
+    InvalidValue,
+    MailRefused,
+    ModelFailed,
+    RametError,
+    TaskFailed,
+    Unknown,
+)
+from ramet.models.scripted.dialogue import Call, Cut, Fail, Hang, Say, Script
 from ramet.services.agent_types.bundle_operations import LoadBundle
 from ramet.services.agent_types.conversation_log import ConversationLog, ConversationTurn
 from ramet.services.agent_types.function.agent import FunctionAgent
@@ -224,6 +235,32 @@ async def test_tool_calls_are_shown_as_text_or_hidden(tmp_path: pathlib.Path, sh
     info = LlmInfo(tools=["Glob"], show_tools=show)
     async with AgentRuntime() as runtime, open_agent(kind, agent_spec(runtime, tmp_path, info)) as agent:
         assert await say(agent, "Look") == expected
+
+
+async def test_a_reply_that_was_cut_off_begins_again_behind_a_note(tmp_path: pathlib.Path) -> None:
+    """The reader has a part of the first attempt. The second one is cut off before its text, and needs no note."""
+    is_read = asyncio.Event()
+
+    class CutWhenRead(ScriptedModel):
+        def __init__(self, script: Script) -> None:
+            super().__init__(script)
+
+        async def _astream(self, *args: Any, **options: Any) -> AsyncIterator[ChatGenerationChunk]:
+            try:
+                async for chunk in super()._astream(*args, **options):
+                    yield chunk
+            except ModelFailed:
+                await is_read.wait()
+                raise
+
+    kind = LlmType({"cut": CutWhenRead([Cut(3, "One"), Cut(0), "One two."])}, default="cut")
+    async with AgentRuntime() as runtime, open_agent(kind, agent_spec(runtime, tmp_path, LlmInfo())) as agent:
+        text = ""
+        async for chunk in agent.turn(request_body("Count"), "openai"):
+            text += text_of([chunk])
+            if text:
+                is_read.set()
+    assert text == "One\n\n[the reply was cut off; it begins again]\n\nOne two."
 
 
 @pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from pydantic import BaseModel
 
 from ramet.core.outcome import EXIT_CODES, ErrorInfo, Result, Status, Usage
@@ -70,6 +71,14 @@ def test_every_part_of_usage_is_added(first: Usage, second: Usage) -> None:
     for field in Usage.__struct_fields__:
         parts = getattr(first, field), getattr(second, field)
         assert getattr(total, field) == (any(parts) if field == "estimated" else sum(parts)), field
+
+
+@given(first=usages, second=usages)
+def test_a_difference_is_what_was_used_since(first: Usage, second: Usage) -> None:
+    """Every field of the earlier usage is subtracted, and what was estimated before stays an estimate."""
+    total = first + second
+
+    assert total - first == structs.replace(second, estimated=total.estimated)
 
 
 def test_tokens_are_input_and_output() -> None:

@@ -23,7 +23,7 @@ from ramet.isolation.limits import watchdog
 from ramet.isolation.limits.cgroup import Cgroup
 from ramet.isolation.linux import procfs
 from ramet.isolation.local import LocalBackend
-from ramet.isolation.zygote import admission
+from ramet.isolation.zygote import assignment_builder
 from ramet.isolation.zygote.backend import ZygoteBackend
 from ramet.testing.conformance.isolation.harness import GRANT, BackendFixture, Ended, is_locked, replace_grant
 from tests.support.backends import open_backend_or_skip
@@ -241,7 +241,7 @@ async def test_a_control_group_that_refuses_a_limit_is_removed(
 async def test_a_process_above_the_limit_of_processor_time_is_ended(
     site: BackendFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(admission, "CPU_SLACK_S", 0)
+    monkeypatch.setattr(assignment_builder, "CPU_SLACK_S", 0)
     async with site.start_guest(grant=replace_grant(GRANT, timeout_seconds=0.5)) as guest:
         spin = [sys.executable, "-c", "while True: pass"]
         assert (await guest.sandbox.run_command(spin, timeout_s=100, max_bytes=100)).code == -signal.SIGXCPU

@@ -14,6 +14,7 @@ from ramet.core.errors import InvalidValue, Unknown
 from ramet.core.outcome import Usage
 from ramet.services.formats import anthropic as format_
 from ramet.services.formats.registry import FORMATS, format_of
+from ramet.services.formats.request import read_text, wants_stream
 
 USED = Usage(input_tokens=30, output_tokens=12, cache_read_tokens=10)
 EVENT: TypeAdapter[Any] = TypeAdapter(RawMessageStreamEvent)
@@ -42,22 +43,22 @@ def test_the_prompt_is_the_last_message_of_a_whole_conversation() -> None:
         metadata={"user_id": "ada"},
         thinking={"type": "enabled", "budget_tokens": 2_000},
     )
-    assert format_.read(body) == "second"
-    assert not format_.wants_stream(body)
+    assert read_text(body) == "second"
+    assert not wants_stream(body)
 
 
 @pytest.mark.parametrize("kind", ["image", "document", "tool_result"])
 def test_content_that_is_not_text_is_refused_by_its_field(kind: str) -> None:
     """An agent that reads text refuses the message instead of answering half of it."""
     with pytest.raises(InvalidValue) as refusal:
-        format_.read(request({"role": "user", "content": [{"type": "text", "text": "see"}, {"type": kind}]}))
+        read_text(request({"role": "user", "content": [{"type": "text", "text": "see"}, {"type": kind}]}))
     assert (refusal.value.field, refusal.value.value) == ("messages[0].content[1].type", kind)
 
 
 def test_a_reply_begun_by_the_client_is_refused() -> None:
     """The client cannot write the beginning of the agent's reply."""
     with pytest.raises(InvalidValue, match=r"messages\[1\].role"):
-        format_.read(request({"role": "user", "content": "hi"}, {"role": "assistant", "content": "he"}))
+        read_text(request({"role": "user", "content": "hi"}, {"role": "assistant", "content": "he"}))
 
 
 def test_every_event_has_a_type_of_the_package() -> None:

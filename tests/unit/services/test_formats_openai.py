@@ -10,6 +10,7 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 from ramet.core.errors import InvalidValue
 from ramet.core.outcome import Usage
 from ramet.services.formats import openai as format_
+from ramet.services.formats.request import read_text, wants_stream
 
 USED = Usage(input_tokens=30, output_tokens=12, cache_read_tokens=10)
 
@@ -38,14 +39,14 @@ def test_the_prompt_is_the_last_message_of_a_whole_conversation() -> None:
         stream=True,
         stream_options={"include_usage": True},
     )
-    assert format_.read(body) == "second"
-    assert format_.wants_stream(body)
+    assert read_text(body) == "second"
+    assert wants_stream(body)
 
 
 def test_text_parts_are_joined_to_one_text() -> None:
     """Clients that may send pictures send text in parts."""
     parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two ☃"}]
-    assert format_.read(request({"role": "user", "content": parts})) == "one\ntwo ☃"
+    assert read_text(request({"role": "user", "content": parts})) == "one\ntwo ☃"
 
 
 @pytest.mark.parametrize(
@@ -77,7 +78,7 @@ def test_text_parts_are_joined_to_one_text() -> None:
 def test_an_unreadable_body_is_refused_by_its_field(body: bytes, field: str) -> None:
     """A typed error names the place, and nothing is guessed."""
     with pytest.raises(InvalidValue) as refusal:
-        format_.read(body)
+        read_text(body)
     assert refusal.value.field == field
 
 

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ramet.agent.definition import Agent
+from ramet.agent.definition import Agent, as_agent
 from ramet.core.errors import InvalidValue, SpawnRefused, Unknown
 from ramet.core.limits import RESOURCES, Limits, SpawnLimits
 from ramet.core.mcp.server_entry import as_server
 from ramet.core.policy.policy import Policy, resolve_root_policy
 from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
-from ramet.spawn.birth.plan import Plan, as_agent, plan_birth
+from ramet.spawn.birth.plan import Plan, plan_birth
 from ramet.spawn.grants import with_definition_mounts
 from ramet.spawn.mcp.server_grants import server_grant
 from ramet.tools.spawn_request import SpawnRequest

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ramet.agent.composition.steps import Composition
-from ramet.agent.definition import Agent
+from ramet.agent.definition import Agent, as_agent
 from ramet.core.errors import InvalidValue
 from ramet.core.ids import CallId, Path, RunId
 from ramet.core.outcome import Result
@@ -16,7 +16,6 @@ from ramet.host.code_replay.recorded_tools import wait_for_ever, wait_in_call
 from ramet.host.code_replay.replay_ports import ReplayPorts, next_run_id
 from ramet.host.code_replay.step_comparison import NOTHING, StepComparison
 from ramet.models.json_values import to_json_value
-from ramet.spawn.birth.plan import as_agent
 from ramet.spawn.run import Run
 from ramet.tools.context import ToolUseContext
 from ramet.tools.run_info import StopReceipt

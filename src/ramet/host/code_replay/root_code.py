@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ramet.agent.adopted.mark import AdoptedFunction
 from ramet.agent.composition.steps import Composition, nesting_depth
-from ramet.agent.definition import Agent
+from ramet.agent.definition import Agent, as_agent
 from ramet.core.errors import InvalidValue
 from ramet.core.limits import Limits, SpawnLimits
 from ramet.core.policy.permissions import NO_PERMISSIONS
@@ -19,7 +19,6 @@ from ramet.host.runtime import AgentRuntime
 from ramet.host.session import Session, definition_only
 from ramet.host.trees.factory import TreeOptions
 from ramet.models.scripted.model import ScriptedModel
-from ramet.spawn.birth.plan import as_agent
 from ramet.spawn.birth.record import request_of
 from ramet.tools.agents.agents import spawning_tools
 from ramet.tools.spawn_request import SpawnRequest

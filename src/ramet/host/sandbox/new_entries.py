@@ -24,14 +24,11 @@ _NO_CODE = HostCode((), ())
 
 @asynccontextmanager
 async def reporting_new_entries(run: ToolUseContext, grant: Grant, roots: Roots) -> AsyncGenerator[None]:
-    """Compare the writable mounts before and after, and record a notice that names new entries.
+    """Compare the writable mounts of a run before and after, and record a notice that names new entries.
 
     The sandbox of the run starts and ends while the context is open. The entries are those that would have been
     read-only if they had been there before.
     """
-    if not grant.writable_mounts:
-        yield
-        return
     sources = sources_by_mount(grant.writable_mounts, roots, "writable_mounts")
     before = await in_thread(lambda: _entries_of(sources), name="ramet-search")
     try:

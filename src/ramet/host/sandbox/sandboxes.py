@@ -10,7 +10,7 @@ import resource
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -378,22 +378,19 @@ class TreePlacement:
     @asynccontextmanager
     async def observing(self, run: ToolUseContext, grant: Grant, roots: Roots) -> AsyncGenerator[pathlib.Path | None]:
         """Record thresholds and endpoints of the run; yield the socket of its proxy, or None without any endpoint."""
-        self.sandboxes.contexts_by_run[run.run.id] = run
+        sandboxes, proxy = self.sandboxes, None
+        sandboxes.contexts_by_run[run.run.id] = run
         try:
-            async with reporting_new_entries(run, grant, roots), self._network(run, grant) as proxy:
+            async with AsyncExitStack() as observers:
+                if grant.writable_mounts:
+                    await observers.enter_async_context(reporting_new_entries(run, grant, roots))
+                if grant.allowed_endpoints:
+                    backend = await sandboxes.backend()
+                    proxy = sandboxes.folders.find(run.run.id).path / PROXY_SOCKET
+                    await observers.enter_async_context(self.network_access(run, grant, proxy, backend))
                 yield proxy
         finally:
-            del self.sandboxes.contexts_by_run[run.run.id]
-
-    @asynccontextmanager
-    async def _network(self, run: ToolUseContext, grant: Grant) -> AsyncGenerator[pathlib.Path | None]:
-        if not grant.allowed_endpoints:
-            yield None
-            return
-        backend = await self.sandboxes.backend()
-        path = self.sandboxes.folders.find(run.run.id).path / PROXY_SOCKET
-        async with self.network_access(run, grant, path, backend):
-            yield path
+            del sandboxes.contexts_by_run[run.run.id]
 
     @asynccontextmanager
     async def server_folder(self) -> AsyncGenerator[pathlib.Path]:

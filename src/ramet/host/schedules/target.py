@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from ramet.agent.definition import Agent
+from ramet.agent.definition import Agent, as_agent
 from ramet.agent.external.external import External
 from ramet.core.arguments import is_unicode
 from ramet.core.errors import DefinitionMissing, InvalidValue, Unknown
@@ -20,7 +20,6 @@ from ramet.core.policy.permissions import Permissions
 from ramet.core.policy.policy import Policy
 from ramet.core.schedules.schedule import AgentTarget, FunctionTarget, NamedTarget
 from ramet.host.serialize.references import is_reference, reference_of, resolve
-from ramet.spawn.birth.plan import as_agent
 
 Target = FunctionTarget | AgentTarget | NamedTarget
 Definitions = Callable[[], Mapping[str, Agent]]

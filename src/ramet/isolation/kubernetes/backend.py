@@ -26,7 +26,7 @@ from ramet.isolation.kubernetes.placement.shared import SharedPod, TeamPodSize, 
 from ramet.isolation.kubernetes.pods.pods import Pods, new_name, new_uid
 from ramet.isolation.kubernetes.reaper import Reaper
 from ramet.isolation.remote.host_agent import NO_PORTS, OnThreshold
-from ramet.isolation.zygote.admission import absolute, paths_of
+from ramet.isolation.zygote.assignment_builder import absolute, paths_of
 
 _START_S = 300.0  #: from a pod's creation until a run has started in it
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 from ramet.core.errors import RametError, SandboxFailed
 from ramet.isolation.contract import Image, SandboxSpec
 from ramet.isolation.kubernetes.program import code_of
-from ramet.isolation.zygote.admission import absolute
+from ramet.isolation.zygote.assignment_builder import absolute
 
 DEFAULT_IMAGE: Image = "llm"  #: for a pod that is created before its runs are known; a bare run works in it, too
 LIB = "/opt/ramet/site-packages"  #: the folder of a runtime image with ramet and the imports of its guests

@@ -47,7 +47,7 @@ from ramet.isolation.remote.messages import (
 from ramet.isolation.remote.outbox import Outbox
 from ramet.isolation.remote.rpc import PendingRequests, decode_remote_error
 from ramet.isolation.remote.sandbox import RemoteSandbox
-from ramet.isolation.zygote.admission import absolute
+from ramet.isolation.zygote.assignment_builder import absolute
 from ramet.wire.error_codec import clean
 
 #: Called with a run, the resource it uses most of, the amount, and the limit: see `ramet.isolation.zygote.backend`.

@@ -45,7 +45,7 @@ from ramet.isolation.remote.messages import (
 from ramet.isolation.remote.node_sandbox import NodeSandbox
 from ramet.isolation.remote.outbox import Outbox
 from ramet.isolation.remote.transfer import IncomingDir
-from ramet.isolation.zygote.admission import absolute
+from ramet.isolation.zygote.assignment_builder import absolute
 from ramet.wire.error_codec import encode_error
 
 _FLUSH_S = 2.0

@@ -20,7 +20,7 @@ from ramet.isolation.remote.messages import FIRST_OF_KERNEL, Fetch, Put
 from ramet.isolation.remote.rpc import PendingRequests, convert_value
 from ramet.isolation.remote.streams import Post
 from ramet.isolation.remote.transfer import IncomingDir, OutgoingDir
-from ramet.isolation.zygote.admission import absolute
+from ramet.isolation.zygote.assignment_builder import absolute
 from ramet.wire.error_codec import clean
 
 _MIB = 1024 * 1024

@@ -32,13 +32,13 @@ from ramet.isolation.linux import procfs
 from ramet.isolation.mounts import identities_of, states_in
 from ramet.isolation.probe import NAMESPACES, Finding, level_of, probe_machine
 from ramet.isolation.writable_mounts.preparation import MountPreparation
-from ramet.isolation.zygote.admission import absolute, allow_traverse, build_assignment, is_open
+from ramet.isolation.zygote.assignment_builder import absolute, allow_traverse, build_assignment, is_open
 from ramet.isolation.zygote.client import ZygoteClient
 from ramet.isolation.zygote.dedicated import DedicatedZygotes
 from ramet.isolation.zygote.launcher import Launch
 from ramet.isolation.zygote.pool import Pool
-from ramet.isolation.zygote.process import ZygoteChild, send_assignment, wait_started
-from ramet.isolation.zygote.sandbox import CRASHES, ForkedSandbox
+from ramet.isolation.zygote.process import ZygoteChild
+from ramet.isolation.zygote.sandbox import CRASHES, ForkedSandbox, send_assignment, wait_started
 from ramet.isolation.zygote.termination import terminate
 
 #: Users that systemd reserves for services without a user of their own, and for no other purpose.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import os
 import signal
 import socket
@@ -12,9 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ramet.core.errors import SandboxFailed
-from ramet.isolation.assignment import Assignment
 from ramet.isolation.limits.cgroups import Cgroup
-from ramet.isolation.zygote.child import FAILED, STARTED
 
 
 class ChildExit(NamedTuple):
@@ -136,30 +133,3 @@ def pid_of(pidfd: int) -> int:
     """Return the pid behind a descriptor, in the host's namespace; -1 once the process is reaped."""
     with open(f"/proc/self/fdinfo/{pidfd}") as file:  # noqa: PTH123
         return next(int(line[4:]) for line in file if line.startswith("Pid:"))
-
-
-async def send_assignment(child: ZygoteChild, assignment: Assignment, fds: Sequence[int]) -> None:
-    """Send a parked child its assignment, and descriptors: its group's, its program's. Raises SandboxFailed."""
-    data = json.dumps(assignment).encode()
-    length = len(data).to_bytes(4, "big")
-    try:
-        if fds:
-            socket.send_fds(child.channel, [length], fds)  # The first message on the channel: there is room.
-        else:
-            data = length + data
-        await asyncio.get_running_loop().sock_sendall(child.channel, data)
-    except OSError as error:
-        raise SandboxFailed(f"a sandbox did not start: {error}") from error
-
-
-async def wait_started(child: ZygoteChild) -> None:
-    """Wait until the child reports that all gates are closed. Raises SandboxFailed."""
-    loop = asyncio.get_running_loop()
-    try:
-        answer = await loop.sock_recv(child.channel, 1)
-        if answer == STARTED:
-            return
-        reason = await loop.sock_recv(child.channel, 4096) if answer == FAILED else b"it ended"
-    except OSError as error:
-        raise SandboxFailed(f"a sandbox did not start: {error}") from error
-    raise SandboxFailed(f"a sandbox could not be made: {reason.decode(errors='replace')}")

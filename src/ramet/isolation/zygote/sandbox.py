@@ -1,10 +1,11 @@
-"""The owner's view of one agent's process: `ramet.isolation.contract.Sandbox` for a child of a zygote."""
+"""The owner's view of one agent's process, from its assignment on: `Sandbox` of the contract for a zygote's child."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import errno
+import json
 import os
 import signal
 import socket
@@ -26,7 +27,7 @@ from ramet.isolation.limits.team_cgroups import MemoryBounds
 from ramet.isolation.limits.watchdog import WatchedSandbox
 from ramet.isolation.linux import procfs
 from ramet.isolation.linux.procfs import Stat
-from ramet.isolation.zygote.child import OUT_OF_MEMORY
+from ramet.isolation.zygote.child import FAILED, OUT_OF_MEMORY, STARTED
 from ramet.isolation.zygote.client import ZygoteClient
 from ramet.isolation.zygote.process import ChildExit, ZygoteChild
 
@@ -252,3 +253,30 @@ class ForkedSandbox:
             if self._oom_kills() > self._oom_kills_before:
                 return Exit(code, "oom", "the kernel killed it for the memory of its container", cpu, peak)
         return Exit(code, "signalled" if code < 0 else "exited", "", cpu, peak)
+
+
+async def send_assignment(child: ZygoteChild, assignment: Assignment, fds: Sequence[int]) -> None:
+    """Send a parked child its assignment, and descriptors: its group's, its program's. Raises SandboxFailed."""
+    data = json.dumps(assignment).encode()
+    length = len(data).to_bytes(4, "big")
+    try:
+        if fds:
+            socket.send_fds(child.channel, [length], fds)  # The first message on the channel: there is room.
+        else:
+            data = length + data
+        await asyncio.get_running_loop().sock_sendall(child.channel, data)
+    except OSError as error:
+        raise SandboxFailed(f"a sandbox did not start: {error}") from error
+
+
+async def wait_started(child: ZygoteChild) -> None:
+    """Wait until the child reports that all gates are closed. Raises SandboxFailed."""
+    loop = asyncio.get_running_loop()
+    try:
+        answer = await loop.sock_recv(child.channel, 1)
+        if answer == STARTED:
+            return
+        reason = await loop.sock_recv(child.channel, 4096) if answer == FAILED else b"it ended"
+    except OSError as error:
+        raise SandboxFailed(f"a sandbox did not start: {error}") from error
+    raise SandboxFailed(f"a sandbox could not be made: {reason.decode(errors='replace')}")

@@ -31,19 +31,6 @@ def problem_of(result: Result, run: str) -> RametError | None:
     return TaskFailed(f"{error.type}: {error.message}", status=str(result.status), run=run)
 
 
-def used_since(before: Usage, now: Usage) -> Usage:
-    return Usage(
-        model_calls=now.model_calls - before.model_calls,
-        tool_calls=now.tool_calls - before.tool_calls,
-        agents=now.agents - before.agents,
-        input_tokens=now.input_tokens - before.input_tokens,
-        output_tokens=now.output_tokens - before.output_tokens,
-        cache_read_tokens=now.cache_read_tokens - before.cache_read_tokens,
-        usd=now.usd - before.usd,
-        estimated=now.estimated,
-    )
-
-
 def resource_amounts(usage: Usage) -> dict[str, float]:
     """Return a usage by the names that teams and limits have for its parts."""
     return {

@@ -24,7 +24,6 @@ from ramet.core.outcome import NO_USAGE, Result, Usage
 from ramet.host.journal.stored_events import decode_stored
 from ramet.host.session import Session
 from ramet.host.trees.turn_stream import TurnStream, whole_chunk
-from ramet.services.agent_types.outcome import used_since
 from ramet.store.contract import Store
 
 PAGE: Final = 1_000
@@ -136,4 +135,4 @@ class ResumedTurn:
 
     def _note_end(self, event: Event) -> None:
         if isinstance(event, TurnEnded) and event.turn == self._number:
-            self.status, self.usage = event.status, used_since(self._previous_usage, event.usage)
+            self.status, self.usage = event.status, event.usage - self._previous_usage

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol
 
@@ -13,17 +14,18 @@ from ramet.core.errors import Aborted, Bug
 from ramet.core.events import Event, MessageDiscarded, MessageRecorded, SandboxStarted, ToolStarted
 from ramet.core.lifecycle import State
 from ramet.core.media.blocks import is_stored
-from ramet.core.outcome import ErrorInfo, Result, Status, Usage
+from ramet.core.outcome import ErrorInfo, Result, Status, Usage, value_text
 from ramet.host.session import Session
-from ramet.services.agent_types.outcome import problem_of, resource_amounts, used_since
+from ramet.services.agent_types.outcome import problem_of, resource_amounts
 from ramet.services.agent_types.resume_turn import ReplayFilter, ResumedTurn
-from ramet.services.agent_types.turn_text import BEGINS_AGAIN, TextAssembler
 from ramet.services.contract import AgentSpec
-from ramet.services.formats.registry import AnswerWriter, format_of
-from ramet.services.formats.request import Stop
+from ramet.services.formats.registry import AnswerWriter, ResponseWriter, format_of
+from ramet.services.formats.request import Stop, read_prompt
 
 _ROLES = {"human": "user", "ai": "assistant"}
 _LENGTH_REASONS = frozenset({"length", "max_tokens", "MAX_TOKENS"})  #: providers' stop reasons of a cut-off reply
+_MAX_ARGS_CHARS = 200  #: characters of a tool call's arguments
+_BEGINS_AGAIN = "[the reply was cut off; it begins again]"
 
 
 class SessionOperations(Protocol):
@@ -76,20 +78,19 @@ class SessionAgent:
         After the text that was sent, raises Aborted if the turn was interrupted, and TaskFailed with the turn's status
         if the turn failed.
         """
-        prompt = format_of(format).read_prompt(body)
+        prompt = read_prompt(body)
         await self._wait_idle()
         previous_usage = self._session.usage
-
-        def end() -> tuple[Result, Usage]:
-            if self._session.result is None:
-                raise Aborted("the agent ended before it answered")
-            return self._session.result, used_since(previous_usage, self._session.usage)
-
-        answer = self._answer_writer(format, self._root.turns + 1)
-        items = self._session.submit_message(prompt.text, prompt.attachments)
-        async with aclosing(self._write(answer, items, end)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        writer = format_of(format).Writer(*self._envelope(self._root.turns + 1))
+        answer = _Answer(writer, _TurnText(self._show_tools))
+        async with aclosing(self._session.submit_message(prompt.text, prompt.attachments)) as items:
+            async for item in items:
+                for chunk in self._chunks(answer, item):
+                    yield chunk
+        if self._session.result is None:
+            raise Aborted("the agent ended before it answered")
+        for chunk in self._last_chunks(answer, self._session.result, self._session.usage - previous_usage):
+            yield chunk
 
     @property
     def turns_taken(self) -> int:
@@ -111,16 +112,17 @@ class SessionAgent:
         journal = self._spec.runtime.journal
         assert journal is not None, "a turn cannot be resumed if it was never recorded"
         turn = ResumedTurn(self._session, journal.store, self._turn_stream, number)
-
-        def end() -> tuple[Result, Usage]:
-            return turn.result or Result(status=Status(turn.status), value=self._newest_text()), turn.usage
-
-        answer = self._answer_writer(format, number, sent_chunks)
+        writer = AnswerWriter(format, *self._envelope(number), sent_chunks)
+        answer = _Answer(writer, _UnsentText(_TurnText(self._show_tools), writer.sent_text))
         for chunk in answer.begin():
             yield chunk
-        async with aclosing(self._write(answer, self._resumed_items(turn), end)) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        async with aclosing(self._resumed_items(turn)) as items:
+            async for item in items:
+                for chunk in self._chunks(answer, item):
+                    yield chunk
+        result = turn.result or Result(status=Status(turn.status), value=self._newest_text())
+        for chunk in self._last_chunks(answer, result, turn.usage):
+            yield chunk
 
     async def interrupt(self) -> None:
         await self._session.interrupt("it was interrupted")
@@ -158,38 +160,20 @@ class SessionAgent:
 
     # ----
 
-    def _answer_writer(self, format: str, number: int, sent_chunks: Sequence[bytes] = ()) -> AnswerWriter:
-        created = int(self._clock.now().timestamp())
-        return AnswerWriter(format, f"{self.run}-{number}", self._root.model, created, sent_chunks)
+    def _envelope(self, number: int) -> tuple[str, str, int]:
+        """Return the id, the model and the time of the answer of a turn."""
+        return f"{self.run}-{number}", self._root.model, int(self._clock.now().timestamp())
 
-    async def _write(
-        self,
-        answer: AnswerWriter,
-        items: AsyncGenerator[AIMessageChunk | Event],
-        end: Callable[[], tuple[Result, Usage]],
-    ) -> AsyncGenerator[bytes]:
-        """Yield the chunks of an answer. `end` returns the result and the usage of the turn after its last item."""
-        assembler, replay_filter = TextAssembler(self._show_tools), ReplayFilter(answer.sent_text, BEGINS_AGAIN)
-        async with aclosing(items):
-            async for item in items:
-                for chunk in answer.begin():
-                    yield chunk
-                if isinstance(item, SandboxStarted):
-                    self.isolation = item.level
-                if isinstance(item, MessageDiscarded) and replay_filter.reset():
-                    continue
-                for chunk in answer.text(replay_filter.feed(assembler.piece(item))):
-                    yield chunk
-                if isinstance(item, MessageRecorded | ToolStarted | MessageDiscarded):
-                    replay_filter.begin()
-        result, usage = end()
+    def _chunks(self, answer: _Answer, item: AIMessageChunk | Event) -> Sequence[bytes]:
+        if isinstance(item, SandboxStarted):
+            self.isolation = item.level
+        return answer.chunks(item)
+
+    def _last_chunks(self, answer: _Answer, result: Result, usage: Usage) -> Sequence[bytes]:
+        """Return the chunks after the last item. Raises the error of a turn that failed or was interrupted."""
         if (problem := problem_of(result, self.run)) is not None:
             raise problem
-        for piece in (replay_filter.rest(), replay_filter.feed(assembler.rest(result))):
-            for chunk in answer.text(piece):
-                yield chunk
-        for chunk in answer.end(usage, self._stop_reason()):
-            yield chunk
+        return answer.last_chunks(result, usage, self._stop_reason())
 
     async def _resumed_items(self, turn: ResumedTurn) -> AsyncGenerator[AIMessageChunk | Event]:
         """Yield the items of a turn that another kernel began. Leaving the iteration interrupts the turn."""
@@ -238,6 +222,97 @@ class SessionAgent:
         newest = self._session.messages[-1] if self._session.messages else None
         metadata = newest.response_metadata if isinstance(newest, AIMessage) else {}
         return "length" if _LENGTH_REASONS & {metadata.get("finish_reason"), metadata.get("stop_reason")} else "end"
+
+
+class _TurnText:
+    """The text of a turn so far: the replies of a model, and notes between them.
+
+    Blank lines separate the replies from each other and from notes.
+    """
+
+    def __init__(self, show_tools: bool) -> None:
+        self._show_tools = show_tools
+        self._tail = ""  #: the last two characters of the text so far
+        self._needs_gap = False  #: whether the next text begins another reply
+
+    def piece(self, item: AIMessageChunk | Event) -> str:
+        """Return the text that this item adds; empty for most items."""
+        if isinstance(item, AIMessageChunk):
+            return self._add(str(item.text))
+        if isinstance(item, MessageRecorded):
+            self._needs_gap = True
+        elif isinstance(item, MessageDiscarded) and self._tail and not self._needs_gap:  # Readers have a part of it.
+            return self._note(_BEGINS_AGAIN)
+        elif isinstance(item, ToolStarted) and self._show_tools:
+            shown = json.dumps(item.args, ensure_ascii=False, default=str)
+            return self._note(
+                f"[{item.tool} {shown if len(shown) <= _MAX_ARGS_CHARS else shown[:_MAX_ARGS_CHARS] + '…'}]"
+            )
+        return ""
+
+    def rest(self, result: Result) -> tuple[str, ...]:
+        """Return the text of a result that no reply contains."""
+        if isinstance(result.value, str):
+            return () if self._tail else (result.value,)
+        return (self._note(value_text(result.value)),)
+
+    def _note(self, text: str) -> str:
+        self._needs_gap = True
+        added = self._add(text)
+        self._needs_gap = True
+        return added
+
+    def _add(self, text: str) -> str:
+        if not text:
+            return ""
+        if self._needs_gap and self._tail:
+            text = f"{_gap(self._tail)}{text}"
+        self._needs_gap, self._tail = False, (self._tail + text)[-2:]
+        return text
+
+
+class _UnsentText:
+    """The text of a turn that another kernel began, without the part that it has sent."""
+
+    def __init__(self, text: _TurnText, sent_text: str) -> None:
+        self._text, self._filter = text, ReplayFilter(sent_text, _BEGINS_AGAIN)
+
+    def piece(self, item: AIMessageChunk | Event) -> str:
+        if isinstance(item, MessageDiscarded) and self._filter.reset():
+            return ""
+        piece = self._filter.feed(self._text.piece(item))
+        if isinstance(item, MessageRecorded | ToolStarted | MessageDiscarded):
+            self._filter.begin()
+        return piece
+
+    def rest(self, result: Result) -> tuple[str, ...]:
+        return self._filter.rest(), *map(self._filter.feed, self._text.rest(result))
+
+
+class _Answer:
+    """The answer of one turn: the chunks for each of its items."""
+
+    def __init__(self, writer: ResponseWriter, text: _TurnText | _UnsentText) -> None:
+        self._writer, self._text = writer, text
+        self._has_begun = False
+
+    def begin(self) -> Sequence[bytes]:
+        """Return the chunks that begin the answer, once."""
+        if self._has_begun:
+            return ()
+        self._has_begun = True
+        return self._writer.begin()
+
+    def chunks(self, item: AIMessageChunk | Event) -> Sequence[bytes]:
+        return (*self.begin(), *self._writer.text(self._text.piece(item)))
+
+    def last_chunks(self, result: Result, usage: Usage, stop: Stop) -> Sequence[bytes]:
+        text = [chunk for piece in self._text.rest(result) for chunk in self._writer.text(piece)]
+        return (*text, *self._writer.end(usage, stop))
+
+
+def _gap(tail: str) -> str:
+    return "\n" * (2 - (len(tail) - len(tail.rstrip("\n"))))
 
 
 def _to_dict(message: BaseMessage) -> dict[str, Any]:

@@ -13,9 +13,6 @@ import msgspec
 from ramet.core.outcome import NO_USAGE, Usage
 from ramet.services.formats import parameters
 from ramet.services.formats.request import Stop
-from ramet.services.formats.request import read as read
-from ramet.services.formats.request import read_prompt as read_prompt
-from ramet.services.formats.request import wants_stream as wants_stream
 
 NAME: Final = "anthropic"
 #: The end of a stream: nothing, as the event `message_stop` ends it.
@@ -56,7 +53,7 @@ class Writer:
         )
 
     def text(self, delta: str) -> Sequence[bytes]:
-        return (_event("content_block_delta", index=0, delta={"type": "text_delta", "text": delta}),)
+        return (_event("content_block_delta", index=0, delta={"type": "text_delta", "text": delta}),) if delta else ()
 
     def end(self, usage: Usage, stop: Stop = "end") -> Sequence[bytes]:
         delta = {"stop_reason": _REASONS[stop], "stop_sequence": None}

@@ -13,9 +13,6 @@ import msgspec
 from ramet.core.outcome import Usage
 from ramet.services.formats import parameters
 from ramet.services.formats.request import Stop
-from ramet.services.formats.request import read as read
-from ramet.services.formats.request import read_prompt as read_prompt
-from ramet.services.formats.request import wants_stream as wants_stream
 
 NAME: Final = "openai"
 #: The end of a stream.
@@ -39,7 +36,7 @@ class Writer:
         return (self._chunk({"role": "assistant", "content": ""}),)
 
     def text(self, delta: str) -> Sequence[bytes]:
-        return (self._chunk({"content": delta}),)
+        return (self._chunk({"content": delta}),) if delta else ()
 
     def end(self, usage: Usage, stop: Stop = "end") -> Sequence[bytes]:
         return (self._chunk({}, finish_reason=_REASONS[stop], usage=_usage_fields(usage)),)

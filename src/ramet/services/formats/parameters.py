@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Raw
 
 from ramet.core.errors import InvalidValue
-from ramet.services.formats.request import decode, excerpt, read, read_prompt
+from ramet.services.formats.request import decode, excerpt, read_prompt, read_text
 
 _ROLES: Final = ("user", "assistant")
 _OWN: Final = "the agent has its own"
@@ -150,7 +150,7 @@ def check(body: bytes, known_parameters: Mapping[str, Parameter], *, files: bool
     if files:
         read_prompt(body)
     else:
-        read(body)
+        read_text(body)
 
 
 def _check_value(name: str, raw: Raw, parameter: Parameter) -> None:
@@ -167,7 +167,7 @@ def _check_messages(raw: Raw) -> None:
         roles = msgspec.json.decode(raw, type=list[_Role])
         last = msgspec.json.decode(raw, type=list[Raw])[-1:]
     except msgspec.DecodeError:
-        return  # `read` reports the error.
+        return  # `read_text` reports the error.
     for number, each in enumerate(roles):
         if each.role not in _ROLES:
             raise InvalidValue(

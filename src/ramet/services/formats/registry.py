@@ -8,7 +8,7 @@ from typing import Final, Protocol
 from ramet.core.errors import Unknown
 from ramet.core.outcome import Usage
 from ramet.services.formats import anthropic, openai
-from ramet.services.formats.request import Prompt, Stop
+from ramet.services.formats.request import Stop
 
 
 class ResponseWriter(Protocol):
@@ -18,29 +18,23 @@ class ResponseWriter(Protocol):
         """Return the chunks that begin an answer."""
 
     def text(self, delta: str) -> Sequence[bytes]:
-        """Return the chunks with the next piece of text."""
+        """Return the chunks with the next piece of text: none for an empty one."""
 
     def end(self, usage: Usage, stop: Stop = "end") -> Sequence[bytes]:
         """Return the chunks that end the answer, with its usage."""
 
 
 class Format(Protocol):
-    """A transport format: functions to read a message and to write its answer. Modules of this package implement it."""
+    """A transport format: functions to check a request and to write its answer. Modules of this package implement it.
 
-    def read(self, body: bytes) -> str:
-        """Return the new text in a body. Raises InvalidValue naming the field."""
-
-    def read_prompt(self, body: bytes) -> Prompt:
-        """Return the new message in a body, with its images and documents. Raises InvalidValue naming the field."""
+    `ramet.services.formats.request` reads the messages of all formats.
+    """
 
     def check(self, body: bytes, *, files: bool) -> None:
         """Refuse a request for something that no agent does, and `files` for one that reads none.
 
         Raises InvalidValue, which names the parameter.
         """
-
-    def wants_stream(self, body: bytes) -> bool:
-        """Return whether the request asks for a stream. Raises InvalidValue."""
 
     def Writer(self, id: str, model: str, created: int) -> ResponseWriter:
         """Return a writer for one answer; `created` is in seconds since 1970."""
@@ -75,12 +69,12 @@ def format_of(name: str) -> Format:
 
 
 class AnswerWriter:
-    """A writer for the answer of one turn, also one whose first chunks another kernel sent.
+    """A writer for the answer of one turn, the first chunks of which another kernel may have sent.
 
     It writes the chunks after `sent_chunks`. `sent_text` is the text of these.
     """
 
-    def __init__(self, format: str, id: str, model: str, created: int, sent_chunks: Sequence[bytes] = ()) -> None:
+    def __init__(self, format: str, id: str, model: str, created: int, sent_chunks: Sequence[bytes]) -> None:
         """Begin an answer. `created` is in seconds since 1970. Raises Unknown for the format."""
         shape = format_of(format)
         new = shape.Writer(id, model, created)
@@ -92,12 +86,10 @@ class AnswerWriter:
         self._sent_last_count = texts.count("")
 
     def begin(self) -> Sequence[bytes]:
-        """Return the chunks that begin the answer, once."""
-        chunks, self._first = self._first, ()
-        return chunks
+        return self._first
 
-    def text(self, piece: str) -> Sequence[bytes]:
-        return self._writer.text(piece) if piece else ()
+    def text(self, delta: str) -> Sequence[bytes]:
+        return self._writer.text(delta)
 
     def end(self, usage: Usage, stop: Stop = "end") -> Sequence[bytes]:
         return self._writer.end(usage, stop)[self._sent_last_count :]

@@ -44,7 +44,7 @@ class Prompt(NamedTuple):
     attachments: tuple[Attachment, ...] = ()
 
 
-def read(body: bytes) -> str:
+def read_text(body: bytes) -> str:
     """Return the new text: the text of the last message, which must be a user's.
 
     Raises InvalidValue naming the field for an invalid body, for a last message of another role, and for content that
@@ -58,7 +58,7 @@ def read_prompt(body: bytes) -> Prompt:
     """Return the new message, which must be a user's, with its images and documents.
 
     Their parts may be OpenAI's (`image_url`, `file`) or Anthropic's (`image`, `document`), and hold the bytes. Raises
-    InvalidValue naming the field as `read` does, and for a part that refers to bytes elsewhere, or has others.
+    InvalidValue naming the field as `read_text` does, and for a part that refers to bytes elsewhere, or has others.
     """
     content, at = _newest_content(body)
     if not isinstance(content, list) or not any(map(is_media, content)):

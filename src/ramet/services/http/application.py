@@ -21,7 +21,7 @@ from ramet.services.http import responses
 from ramet.services.http.connections import ANSWERED
 from ramet.services.http.dependencies import AppDependencies
 from ramet.services.http.error_forms import provider_of, provider_refusal
-from ramet.services.http.idempotent import make_idempotent, sender_of
+from ramet.services.http.idempotent import answer_once
 from ramet.services.http.request import RequestContext
 from ramet.services.http.responses import Refusal
 from ramet.services.http.router import Routes
@@ -52,7 +52,7 @@ class Application:
         for each in OPERATIONS:
             each = replace(each, handle=_without_query(each))
             if each.endpoint.method == "POST":
-                each = replace(each, handle=make_idempotent(each))
+                each = replace(each, handle=_once(each))
             by_path.setdefault(each.endpoint.path, {})[each.endpoint.method] = each
         self._routes = Routes({path: _Endpoint(path, methods, parts) for path, methods in by_path.items()})
 
@@ -132,7 +132,7 @@ class _Endpoint:
             _ = call.key
             if operation.ends_key:
                 with contextlib.suppress(InvalidValue):  # Only a valid key gets this error.
-                    sender = sender_of(call)
+                    sender = call.idempotency_sender()
                     # A repetition with an `Idempotency-Key` that cannot be guessed needs no rights of the sender's key.
                     call.sender = sender if sender is not None and sender.is_secret else None
         router = self._parts.router
@@ -189,6 +189,17 @@ def _without_query(operation: Operation) -> Callable[[RequestContext], Awaitable
 
     is_refused = operation.needs_key and operation.endpoint.query is None and not operation.own_error_form
     return handle if is_refused else operation.handle
+
+
+def _once(operation: Operation) -> Callable[[RequestContext], Awaitable[Any]]:
+    """Return the handler of a POST, which executes a request with an `Idempotency-Key` once."""
+
+    async def handle(call: RequestContext) -> Any:
+        if (sender := call.idempotency_sender()) is None:
+            return await operation.handle(call)
+        return await answer_once(call, operation, sender)
+
+    return handle
 
 
 def _build_refusal(call: RequestContext, error: Exception, operation: Operation | None = None) -> Response:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from http import HTTPStatus
 from typing import Any, Final
@@ -16,7 +15,6 @@ from ramet.core.errors import (
     Aborted,
     Conflict,
     Gone,
-    InvalidValue,
     OutputInvalid,
     OutputTooLarge,
     RametError,
@@ -28,7 +26,7 @@ from ramet.services.http.endpoints import TAR
 from ramet.services.http.request import JSON_BYTES, RequestContext
 from ramet.services.http.responses import Refusal
 from ramet.services.http.routes.operation import Operation
-from ramet.services.idempotency.attempts import HEADER, Attempt, Sender, checked_key
+from ramet.services.idempotency.attempts import Attempt, Sender
 from ramet.services.idempotency.ledger import Ledger
 from ramet.services.idempotency.records import StoredAnswer
 from ramet.services.problems import to_problem
@@ -43,37 +41,21 @@ _NO_EFFECT_STATUSES: Final = frozenset(
 _STORED_FAILURES: Final = (TaskFailed, Aborted, OutputInvalid, OutputTooLarge)
 
 
-def sender_of(call: RequestContext) -> Sender | None:
-    """Return the sender of a request with an `Idempotency-Key`; None for a request without one. Raises InvalidValue."""
-    keys = call.request.headers.getlist(HEADER)
-    if not keys or call.request.method != "POST":
-        return None
-    if len(keys) > 1:
-        raise InvalidValue(HEADER, keys, "one header of this name")
-    return Sender(call.key, f"POST {call.request.scope['path']}", checked_key(keys[0]))
-
-
-def make_idempotent(operation: Operation) -> Callable[[RequestContext], Awaitable[Any]]:
-    """Wrap the handler of a POST, so that it does a request with an `Idempotency-Key` once."""
-
-    async def handle(call: RequestContext) -> Any:
-        if (sender := sender_of(call)) is None:
-            return await operation.handle(call)
-        if operation.own_error_form:  # Otherwise the key was checked before.
-            call.parts.agent_of(call.key)
-        digest, hasher = "", sender.hasher(call.request.scope["query_string"])
-        if operation.endpoint.media == TAR:  # Too large to be read in advance.
-            call.hasher = hasher
-        else:
-            hasher.update(await call.read_whole(max(JSON_BYTES, call.parts.message_bytes)))
-            digest = hasher.hexdigest()
-        ledger = call.parts.ledger
-        result = await ledger.claim(sender, call.parts.spawner.owner_of(call.key), digest)
-        if isinstance(result, StoredAnswer):
-            return await _replay(call, result, sender)
-        return await _attempt(call, operation, ledger, result, digest)
-
-    return handle
+async def answer_once(call: RequestContext, operation: Operation, sender: Sender) -> Any:
+    """Return the answer to a POST with an `Idempotency-Key`: that of `operation` once, then the stored one."""
+    if operation.own_error_form:  # Otherwise the key was checked before.
+        call.parts.agent_of(call.key)
+    digest, hasher = "", sender.hasher(call.request.scope["query_string"])
+    if operation.endpoint.media == TAR:  # Too large to be read in advance.
+        call.hasher = hasher
+    else:
+        hasher.update(await call.read_whole(max(JSON_BYTES, call.parts.message_bytes)))
+        digest = hasher.hexdigest()
+    ledger = call.parts.ledger
+    result = await ledger.claim(sender, call.parts.spawner.owner_of(call.key), digest)
+    if isinstance(result, StoredAnswer):
+        return await _replay(call, result, sender)
+    return await _attempt(call, operation, ledger, result, digest)
 
 
 async def _attempt(call: RequestContext, operation: Operation, ledger: Ledger, attempt: Attempt, digest: str) -> Any:

@@ -17,7 +17,7 @@ from ramet.services.contract import Right, decode
 from ramet.services.errors import BodyTooLarge, UnknownKey
 from ramet.services.http.body_budget import BodyHold
 from ramet.services.http.responses import Refusal, wait_disconnect
-from ramet.services.idempotency.attempts import Attempt, Sender
+from ramet.services.idempotency.attempts import HEADER, Attempt, Sender, checked_key
 from ramet.services.validation_errors import invalid_value_of
 
 if TYPE_CHECKING:
@@ -53,6 +53,15 @@ class RequestContext:
             return key_text
         detail = "a key is needed: the header Authorization with Bearer and a key, or x-api-key"
         raise Refusal(HTTPStatus.UNAUTHORIZED, detail, {"www-authenticate": "Bearer"})
+
+    def idempotency_sender(self) -> Sender | None:
+        """Return the sender of a POST with an `Idempotency-Key`; None for other requests. Raises InvalidValue."""
+        keys = self.request.headers.getlist(HEADER)
+        if not keys or self.request.method != "POST":
+            return None
+        if len(keys) > 1:
+            raise InvalidValue(HEADER, keys, "one header of this name")
+        return Sender(self.key, f"POST {self.request.scope['path']}", checked_key(keys[0]))
 
     async def check_key(self) -> None:
         """Check the key. Raises UnknownKey if it opens nothing of any kernel, and Refusal if there is none."""

@@ -31,9 +31,8 @@ from ramet.core.errors import Aborted, BusyError, Gone, InvalidValue, OwnedElsew
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import ResumableAgent, RunningAgent
 from ramet.services.errors import BodyTooLarge, Missed, TakenOver, ValuesMissing, Withdrawn
-from ramet.services.turns.known_turns import KnownTurns
 from ramet.services.turns.log import LoggedTurn, RequestedTurn, TurnLog, TurnWriter
-from ramet.services.turns.turn import ON_LEAVE, OnLeave, ReplayBuffer, Turn
+from ramet.services.turns.turn import ON_LEAVE, KeptTurns, OnLeave, Turn
 
 _log = logging.getLogger("ramet.services")
 
@@ -83,9 +82,13 @@ class TurnQueue:
             f"turn-{entropy(6).hex()}-"  #: unique to this queue: a later queue of the agent has another prefix
         )
         self._waiting_turns: deque[Turn] = deque()
-        self._buffer = ReplayBuffer(self.limits.kept_bytes)
-        self._index = KnownTurns(
-            clock, self.limits.keep_s, self.limits.kept_turns, f"ramet {self._id_prefix}forgets", self._on_forgotten
+        self._kept_turns = KeptTurns(
+            clock,
+            limit_bytes=self.limits.kept_bytes,
+            ended_limit=self.limits.kept_turns,
+            keep_s=self.limits.keep_s,
+            name=f"ramet {self._id_prefix}forgets",
+            on_forget=self._on_forgotten,
         )
         self._current: Turn | None = None
         self._answer_task: asyncio.Task[None] | None = None
@@ -108,7 +111,7 @@ class TurnQueue:
     @property
     def kept_bytes(self) -> int:
         """The present size of all readable answers in bytes."""
-        return self._buffer.used_bytes
+        return self._kept_turns.used_bytes
 
     # ---- turns
 
@@ -147,7 +150,7 @@ class TurnQueue:
             turn = self._add_turn(request.id, request.body, request.format, request.on_leave, request.place, request.by)
             turn.restore(chunks)
             if turn.is_over:
-                self._index.mark_ended(turn)
+                self._kept_turns.mark_ended(turn)
                 continue
             turn.has_begun = request.began
             turn.resume_from = (request.taken + 1, [each.body for each in chunks]) if request.began else None
@@ -161,24 +164,24 @@ class TurnQueue:
             body,
             format,
             on_leave,
-            self._buffer,
+            self._kept_turns,
             self._on_reader_gone,
             position=position,
             requester=by,
             on_chunk=on_chunk,
         )
-        self._index.add(turn)
+        self._kept_turns.add(turn)
         self._last_position = position
         return turn
 
     def get(self, id: str) -> Turn:
         """Return the turn of that id. Raises Missed for a forgotten turn, and Unknown for a turn that never existed."""
-        if (turn := self._index.find(id)) is not None:
+        if (turn := self._kept_turns.find(id)) is not None:
             return turn
         number = re.fullmatch(re.escape(self._id_prefix) + "([1-9][0-9]{0,17})", id)
         if number is not None and int(number[1]) <= self.turns:
             raise Missed(id, after=0, first=None)
-        raise Unknown("turn", id, self._index.ids)
+        raise Unknown("turn", id, self._kept_turns.ids)
 
     async def interrupt(self, id: str = "") -> bool:
         """End the running turn, and wait for its end; waiting turns follow. Return False if no turn is running.
@@ -212,7 +215,7 @@ class TurnQueue:
         the process.
         """
         self._running_agent.end.remove_done_callback(self._on_agent_ended)
-        self._index.stop()
+        self._kept_turns.stop()
         self._close_waiting(Gone(reason))
         if (
             leaves_turn
@@ -222,14 +225,14 @@ class TurnQueue:
         ):
             self._is_detached = True
             self._end_turn(self._current, Gone(f"{reason}; the turn is resumed at the next start"))
-            await self._index.close()
+            await self._kept_turns.close()
             return
         tasks = [task for task in (self._stop_task, self._answer_task) if task is not None]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        await self._index.close()
+        await self._kept_turns.close()
         await self.wait_written()
 
     async def wait_written(self) -> None:
@@ -253,7 +256,7 @@ class TurnQueue:
         self._is_detached = True
         self._writer.close()
         await self._writer.wait_idle()
-        for turn in self._index:
+        for turn in self._kept_turns:
             turn.fence(Gone("it is resumed by another kernel"))
 
     # ---- records
@@ -292,7 +295,7 @@ class TurnQueue:
         )
         self._waiting_turns.clear()
         self._writer.close()
-        for turn in self._index:
+        for turn in self._kept_turns:
             turn.fence(error)
         if self._answer_task is not None:
             self._answer_task.cancel()
@@ -378,7 +381,7 @@ class TurnQueue:
 
     def _end_turn(self, turn: Turn, error: BaseException | None) -> None:
         turn.end(error)
-        self._index.mark_ended(turn)
+        self._kept_turns.mark_ended(turn)
 
     # ---- early end of a turn
 
@@ -443,7 +446,7 @@ class TurnQueue:
     def _on_agent_ended(self, end: asyncio.Future[ErrorInfo | None]) -> None:
         was_closed = end.cancelled() or (end.exception() is None and end.result() is None)
         if was_closed:  # No client has a key of the agent any more.
-            self._index.stop()
+            self._kept_turns.stop()
             self._log = None  # The records are removed with its row: the rest is shown at once.
             self._writer.stop_recording()
         self._close_waiting(end_error(self._running_agent))
@@ -458,7 +461,6 @@ class TurnQueue:
             self._end_turn(self._waiting_turns.popleft(), self._close_error)
 
     def _on_forgotten(self, turn: Turn) -> None:
-        self._buffer.remove(turn)
         if self._log is not None and not self._is_detached:
             self._begin(self._log.forget(turn.position))
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from typing import Final, Literal, overload
 
+from ramet.concurrency.clock import Clock
 from ramet.core.errors import InvalidValue, NotYours, OutputTooLarge, RametError
 from ramet.services.contract import Chunk, ChunkKind
 from ramet.services.errors import Missed, Withdrawn
@@ -29,30 +30,95 @@ CHUNK_BYTES = 250  #: bytes of a chunk in addition to its body
 BATCH = 256  #: chunks that a reader receives at a time
 
 
-class ReplayBuffer:
-    """The buffer for the chunks of all turns of one agent: `limit` bytes, including the overhead of each chunk."""
+class KeptTurns:
+    """The turns of one agent that can be read: waiting, running and recently ended turns, by their ids.
 
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
+    A turn is forgotten `keep_s` after its end, or when `ended_limit` newer turns have ended; `on_forget` is called with
+    it. After `stop`, no turn is forgotten because of its time. The chunks of all turns have at most `limit_bytes`,
+    including the overhead of each chunk.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        *,
+        limit_bytes: int,
+        ended_limit: int,
+        keep_s: float,
+        name: str,
+        on_forget: Callable[[Turn], None],
+    ) -> None:
+        self.limit_bytes = limit_bytes
         self.used_bytes = 0
-        self._turns: deque[Turn] = deque()  #: turns that may have chunks here, in the order of their first chunks
+        self._clock, self._ended_limit, self._keep_s = clock, ended_limit, keep_s
+        self._name, self._on_forget = name, on_forget
+        self._turns: dict[str, Turn] = {}
+        self._turns_with_chunks: deque[Turn] = deque()  #: at least these, in the order of their first chunks
+        self._ended_turns: deque[tuple[Turn, float]] = deque()  #: ended turns, with the time at which each is forgotten
+        self._forget_task: asyncio.Task[None] | None = None
+        self._is_closed = False
 
-    def put(self, turn: Turn, size: int) -> None:
+    def __iter__(self) -> Iterator[Turn]:
+        return iter(self._turns.values())
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(self._turns)
+
+    def find(self, id: str) -> Turn | None:
+        return self._turns.get(id)
+
+    def add(self, turn: Turn) -> None:
+        self._turns[turn.id] = turn
+
+    def count(self, turn: Turn, size: int) -> None:
         """Count new chunks of a turn, and drop the oldest chunks until all fit."""
-        if not self._turns or self._turns[-1] is not turn:
-            self._turns.append(turn)
+        if not self._turns_with_chunks or self._turns_with_chunks[-1] is not turn:
+            self._turns_with_chunks.append(turn)
         self.used_bytes += size
-        while self.used_bytes > self.limit:
-            dropped_bytes = self._turns[0].drop_oldest()
+        while self.used_bytes > self.limit_bytes:
+            dropped_bytes = self._turns_with_chunks[0].drop_oldest()
             self.used_bytes -= dropped_bytes
             if not dropped_bytes:
-                self._turns.popleft()
+                self._turns_with_chunks.popleft()
 
-    def remove(self, turn: Turn) -> None:
+    def mark_ended(self, turn: Turn) -> None:
+        self._ended_turns.append((turn, self._clock.monotonic() + self._keep_s))
+        while len(self._ended_turns) > self._ended_limit:
+            self._forget_oldest()
+        if self._forget_task is None and not self._is_closed:
+            self._forget_task = asyncio.create_task(self._forget(), name=self._name)
+
+    def stop(self) -> None:
+        """Stop forgetting turns because of their time: no client requests ended turns any more. Idempotent."""
+        self._is_closed = True
+        if self._forget_task is not None:
+            self._forget_task.cancel()
+
+    async def close(self) -> None:
+        """Stop, and wait until the forgetting task has ended. Idempotent."""
+        self.stop()
+        if self._forget_task is not None:
+            await asyncio.wait({self._forget_task})
+
+    async def _forget(self) -> None:
+        """Forget each ended turn when its time is over, until there is none."""
+        try:
+            while self._ended_turns:
+                await self._clock.sleep(self._ended_turns[0][1] - self._clock.monotonic())
+                while self._ended_turns and self._ended_turns[0][1] <= self._clock.monotonic() + 0.001:
+                    self._forget_oldest()
+        finally:
+            self._forget_task = None
+
+    def _forget_oldest(self) -> None:
+        turn, _ = self._ended_turns.popleft()
+        del self._turns[turn.id]
         while dropped_bytes := turn.drop_oldest():
             self.used_bytes -= dropped_bytes
-        if turn in self._turns:
-            self._turns.remove(turn)
+        if turn in self._turns_with_chunks:
+            self._turns_with_chunks.remove(turn)
+        self._on_forget(turn)
 
 
 class Batch(Sequence[Chunk]):
@@ -101,7 +167,7 @@ class Turn:
         body: bytes,
         format: str,
         on_leave: OnLeave,
-        buffer: ReplayBuffer,
+        kept_turns: KeptTurns,
         on_reader_gone: Callable[[Turn], None],
         *,
         position: int = 0,
@@ -128,7 +194,7 @@ class Turn:
         self._on_chunk = on_chunk
         self._bodies: deque[bytes] = deque()  #: of the kept chunks; the last one has the number `readable_number`
         self._last_kind: ChunkKind = "chunk"  #: of the newest chunk that can be read
-        self._buffer, self._on_reader_gone = buffer, on_reader_gone
+        self._kept_turns, self._on_reader_gone = kept_turns, on_reader_gone
         self._readers = 0
         self._newest = _NO_BATCH  #: the batch that was read last
         self._change_event = asyncio.Event()
@@ -138,15 +204,15 @@ class Turn:
     def put(self, body: bytes) -> None:
         """Add the next chunk, and wake waiting readers. Raises OutputTooLarge for a chunk that exceeds the buffer."""
         size = len(body) + CHUNK_BYTES
-        if size > self._buffer.limit:
-            limit = self._buffer.limit - CHUNK_BYTES
+        if size > self._kept_turns.limit_bytes:
+            limit = self._kept_turns.limit_bytes - CHUNK_BYTES
             raise OutputTooLarge("a chunk of an answer, in bytes", size=len(body), limit=limit)
         if self._on_chunk is not None:
             self._record(Chunk(self.id, self.newest_number + 1, "chunk", body))
             return
         self.newest_number = self.readable_number = self.newest_number + 1
         self._bodies.append(body)
-        self._buffer.put(self, size)
+        self._kept_turns.count(self, size)
         self._change_event.set()
 
     def end(self, error: BaseException | None) -> None:
@@ -178,7 +244,7 @@ class Turn:
             self.readable_number, self._last_kind = chunks[-1].number, chunks[-1].kind
             bodies = [each.body for each in chunks]
             self._bodies.extend(bodies)
-            self._buffer.put(self, sum(map(len, bodies)) + len(bodies) * CHUNK_BYTES)
+            self._kept_turns.count(self, sum(map(len, bodies)) + len(bodies) * CHUNK_BYTES)
             self._change_event.set()
 
     def fence(self, error: RametError) -> None:
@@ -191,7 +257,7 @@ class Turn:
             self._change_event.set()
 
     def drop_oldest(self) -> int:
-        """Drop the oldest chunk. Return the freed bytes, 0 if there is no chunk. Only the buffer calls this."""
+        """Drop the oldest chunk. Return the freed bytes, 0 if there is no chunk. Only KeptTurns calls this."""
         return len(self._bodies.popleft()) + CHUNK_BYTES if self._bodies else 0
 
     def _record(self, chunk: Chunk) -> None:

@@ -24,13 +24,11 @@ class _Source(NamedTuple):
 
 
 async def with_clone(plan: Plan, parent: Run | None, services: TreePorts) -> Plan:
-    """Return the plan, with a clone for a sandboxed run that is to have its own copy of a repository.
+    """Return the plan of a run that needs a clone, with that clone.
 
     Below a run that works in a clone, that clone is copied. Raises NoWorktree, and InvalidValue for a clone that is on
     another machine.
     """
-    if plan.isolation != "worktree" or plan.grant is None:
-        return plan
     name = plan.agent.name if parent is None else plan.name or plan.agent.name
     if parent is None:
         return _with(plan, await clone.plan(plan.cwd, name, git=services.git), services)

@@ -14,8 +14,7 @@ from langchain_core.messages import BaseMessage, SystemMessage
 
 from ramet.agent.builtin import is_builtin_without_tools
 from ramet.agent.composition.steps import Composition
-from ramet.agent.definition import Agent
-from ramet.agent.definition import as_agent as as_agent
+from ramet.agent.definition import Agent, as_agent
 from ramet.agent.external.program_policy import Program
 from ramet.agent.loop import MAX_TURNS
 from ramet.agent.toolset import Toolset, resolve_tools
@@ -80,6 +79,11 @@ class Plan:
     decision: PolicyDecision | None = None  #: of a root: the adapter's, if there is an adapter
     capsule: PackedCall | None = None
     definition_mounts: tuple[str, ...] = ()  #: folders of its skills and MCP servers, beyond its policy
+
+    @property
+    def needs_clone(self) -> bool:
+        """Return whether the run is to work in its sandbox in its own copy of a repository."""
+        return self.isolation == "worktree" and self.grant is not None
 
     @property
     def share(self) -> ResourceShare:

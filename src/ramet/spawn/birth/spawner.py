@@ -114,8 +114,9 @@ class Spawner:
                 share.agent.keep()  # The place may become free only when another run goes on.
             admission_slot = place or await self._admit(parent, plan, slot, rollback)
             scope = share.scope
-            plan = await with_clone(plan, parent, self._services)
-            self._check_living(parent)  # It may have been stopped while git worked.
+            if plan.needs_clone:
+                plan = await with_clone(plan, parent, self._services)
+                self._check_living(parent)  # It may have been stopped while git worked.
             own_tree = await self._worktree(parent, plan)
             run = self._create_run(parent, plan, admission_slot, scope, own_tree)
             rollback.pop_all()
@@ -138,18 +139,17 @@ class Spawner:
 
         Raises SpawnRefused, PolicyAdapterFailed, IsolationUnavailable, NoWorktree, and as `plan_root_now`.
         """
-        if self._services.decide is None:
-            plan = self.plan_root_now(agent, request, limits, tools=tools, cwd=cwd)
-        else:
+        decided = DecidedRequest(request)
+        if self._services.decide is not None:
             try:
                 decided = await decide_root(self._services.decide, agent, request, limits, session=session)
             except SpawnRefused as refusal:
                 self._services.on_refusal(refusal)
                 raise
-            plan = self._plan_root(agent, decided, limits, tools, cwd)
+        plan = self._plan_root(agent, decided, limits, tools, cwd, isolation)
         if (grant := plan.grant or plan.step_ceiling) is not None:
             await self._check_isolation(grant)
-        return await with_clone(dataclasses.replace(plan, isolation=isolation), None, self._services)
+        return await with_clone(plan, None, self._services) if plan.needs_clone else plan
 
     def plan_root_now(
         self, agent: Agent, request: SpawnRequest, limits: Limits, *, tools: Sequence[BaseTool], cwd: pathlib.Path
@@ -189,7 +189,13 @@ class Spawner:
         return run
 
     def _plan_root(
-        self, agent: Agent, decided: DecidedRequest, limits: Limits, tools: Sequence[BaseTool], cwd: pathlib.Path
+        self,
+        agent: Agent,
+        decided: DecidedRequest,
+        limits: Limits,
+        tools: Sequence[BaseTool],
+        cwd: pathlib.Path,
+        isolation: str | None = None,
     ) -> Plan:
         return plan_root(
             agent,
@@ -199,6 +205,7 @@ class Spawner:
             tools=tools,
             cwd=cwd,
             may_spawn=self._register.limits.depth > 0,
+            isolation=isolation,
             ceiling=decided.ceiling,
             decision=decided.decision,
         )
@@ -384,9 +391,8 @@ def _record_spawn(run: Run, plan: Plan, spawn_data: dict[str, Any], models: Mode
     )
     missing_tools = [*plan.toolset.unknown, *(f"{name} (not for this run)" for name in plan.toolset.withheld)]
     if missing_tools:
-        run.context.emit(
-            Notice, text=f"tools that {run.agent.name} asked for and does not have: {', '.join(missing_tools)}"
-        )
+        text = f"tools that {run.agent.name} asked for and does not have: {', '.join(missing_tools)}"
+        run.context.emit(Notice, text=text)
     effort, model = plan.agent.effort, run.agent.model
     if effort is not None and model is not None and not plan.is_fork and models(model, effort).ignores_effort:
         run.context.emit(Notice, text=f"effort {effort}: not honoured: the model {run.model} does not take it")

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import os
 import typing
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,7 @@ from ramet.core.errors import (
 from ramet.core.events import Notice, RunResumed, RunRetried, SandboxGivenUp, SandboxStarted
 from ramet.core.outcome import ErrorInfo, Status
 from ramet.core.policy.policy import Grant, to_public_dict
+from ramet.core.policy.rights import IMPORTS
 from ramet.core.replay.run_replay import RunReplay
 from ramet.isolation.contract import KILL_GRACE_S, Backend, Exit, Sandbox, SandboxSpec
 from ramet.isolation.workspace.output import OutputStream
@@ -54,7 +55,7 @@ from ramet.spawn.sandbox.process import (
 )
 from ramet.spawn.sandbox.process_freeze import FunctionPause, ProcessFreeze
 from ramet.spawn.sandbox.requests import GuestRequests
-from ramet.spawn.sandbox.run_folder import report_lost_folder, restore_folder, start_with_clone, with_import_path
+from ramet.spawn.sandbox.run_folder import report_lost_folder, restore_folder, start_in_clone
 from ramet.spawn.verdict import error_result, lost_result, partial_text
 from ramet.wire.error_codec import decode_error
 from ramet.wire.guest_protocol.guest_to_host import Done
@@ -256,6 +257,14 @@ def _as_json(late_args: tuple[Any, ...]) -> bytes:
         raise InvalidValue("late_args", type(late_args).__name__, f"data that JSON can hold ({problem})") from None
 
 
+def _environment(run: Run, grant: Grant, placement: Placement) -> Mapping[str, str]:
+    """Return the variables of a run's process; its import folder comes after the modules of the image."""
+    env = placement.env(run.info, grant)
+    if run.import_dir is not None:
+        env[IMPORTS] = os.pathsep.join(filter(None, (env.get(IMPORTS), str(run.import_dir))))
+    return env
+
+
 async def _run_attempt(
     run: Run, job: FunctionJob | SandboxedConversation, requests: GuestRequests, at: _Attempt
 ) -> TurnResult:
@@ -276,7 +285,7 @@ async def _run_attempt(
             cwd=run.visible_cwd if run.sandbox.capsule is None else None,
             mount_roots=run.sandbox.mount_roots,
             image="llm" if run.sandbox.capsule is None or run.sandbox.capsule.is_heavy else "bare",
-            env=with_import_path(placement.env(run.info, grant), run.import_dir),
+            env=_environment(run, grant, placement),
             proxy=proxy,
             import_dir=run.import_dir,
             has_programs=run.sandbox.capsule is None
@@ -289,7 +298,9 @@ async def _run_attempt(
         async with (
             _recording(run, at.backend) as recorded,
             _running_sandbox(run, spec, requests, at) as running,
-            _serving(run, grant, running.sandbox, placement),
+            run.sandbox.served_ports.during(
+                placement.serving_ports(run.info, grant, running.sandbox) if grant.ports else None
+            ),
             own_sandboxes(run, requests.mcp, placement),
         ):
             run.context.emit(
@@ -313,7 +324,9 @@ async def _run_attempt(
                 running.channel.run_concurrently(forward_mail(run.context, running.channel.send, mail_text))
             finished = None
             try:
-                finished = await _wait_finished(running, job)
+                finished = await (
+                    job.pause.wait_result(running) if isinstance(job, SandboxedConversation) else wait_result(running)
+                )
                 process_exit = await terminate(running.sandbox, finished)
                 verdict = _turn_result(run, job, finished, process_exit)
                 if (refusal := requests.refused_model_request) is not None and run.agent.external is not None:
@@ -354,31 +367,6 @@ async def _run_attempt(
     return verdict
 
 
-async def _wait_finished(running: RunningSandbox, job: FunctionJob | SandboxedConversation) -> FinalMessage | None:
-    """Return the last message of the guest: see `wait_result`.
-
-    Raises GivenUp if a conversation that does nothing else pauses at a limit.
-    """
-    if not isinstance(job, SandboxedConversation) or not job.pause.can_give_up:
-        return await wait_result(running)
-    finished = asyncio.ensure_future(wait_result(running))
-    try:
-        while not finished.done():
-            pause = asyncio.ensure_future(job.pause.began.wait())
-            try:
-                await asyncio.wait((finished, pause), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                pause.cancel()
-            is_waiting = running.channel.requests_in_progress == 1
-            if not finished.done() and (job.pause.is_cut or (is_waiting and job.pause.give_up())):
-                raise GivenUp
-            job.pause.began.clear()  # It does more than wait: look again when its pause changes.
-        return finished.result()
-    finally:
-        finished.cancel()
-        await asyncio.wait((finished,))
-
-
 @asynccontextmanager
 async def _recording(run: Run, backend: Backend) -> AsyncGenerator[asyncio.Future[None]]:
     """Provide the wait until all of the run is on record, which the first message to a sandbox must follow.
@@ -394,11 +382,6 @@ async def _recording(run: Run, backend: Backend) -> AsyncGenerator[asyncio.Futur
     finally:
         if not recorded.cancel() and not recorded.cancelled():
             recorded.exception()  # Of a wait whose error came too late to be of interest.
-
-
-def _serving(run: Run, grant: Grant, sandbox: Sandbox, placement: Placement) -> AbstractAsyncContextManager[None]:
-    """Return a context in which the ports of the sandbox are reachable from the host."""
-    return run.sandbox.served_ports.during(placement.serving_ports(run.info, grant, sandbox) if grant.ports else None)
 
 
 @asynccontextmanager
@@ -424,7 +407,9 @@ async def _start_sandbox(
     if at.replay is not None:
         sandbox = await adopt_sandbox(run, spec, at.backend, at.replay)
     else:
-        sandbox = await start_sandbox(start_with_clone(run, spec, at.backend))
+        clone = run.sandbox.clone
+        starting = at.backend.start(spec) if clone is None else start_in_clone(run, clone, spec, at.backend)
+        sandbox = await start_sandbox(starting)
     running = RunningSandbox(sandbox, GuestChannel(requests, run.context.clock), is_adopted=at.replay is not None)
     freeze = ProcessFreeze(run, sandbox, running.channel, lambda: requests.will_give_up)
     pause = FunctionPause(run, requests.call) if run.sandbox.capsule is not None else None

@@ -15,6 +15,8 @@ from ramet.core.errors import BudgetExceeded
 from ramet.core.events import LimitPaused
 from ramet.core.limits import RESOURCES, Amount
 from ramet.spawn.run import Run
+from ramet.spawn.sandbox.channel import FinalMessage
+from ramet.spawn.sandbox.process import RunningSandbox, wait_result
 from ramet.tools.context import ToolUseContext
 from ramet.tools.python import NAME as PYTHON
 
@@ -142,6 +144,31 @@ class ConversationPause:
         self._is_given_up = True
         self._context.record = lambda event: event
         return True
+
+    async def wait_result(self, running: RunningSandbox) -> FinalMessage | None:
+        """Wait for the last message of the guest; None if it ended without one.
+
+        Raises GivenUp if the conversation pauses at a limit and does nothing else, ProtocolError if the guest broke the
+        protocol.
+        """
+        if not self.can_give_up:
+            return await wait_result(running)
+        finished = asyncio.ensure_future(wait_result(running))
+        try:
+            while not finished.done():
+                pause = asyncio.ensure_future(self.began.wait())
+                try:
+                    await asyncio.wait((finished, pause), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    pause.cancel()
+                is_waiting = running.channel.requests_in_progress == 1
+                if not finished.done() and (self.is_cut or (is_waiting and self.give_up())):
+                    raise GivenUp
+                self.began.clear()  # It does more than wait: look again when its pause changes.
+            return finished.result()
+        finally:
+            finished.cancel()
+            await asyncio.wait((finished,))
 
     async def wait_granted(self) -> None:
         """Wait until the request of a process that was given up may go on.

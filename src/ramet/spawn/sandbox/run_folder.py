@@ -8,15 +8,13 @@ import itertools
 import logging
 import os
 import stat
-from collections.abc import Mapping
 from pathlib import Path
 
 from ramet.concurrency.mailbox import Mail
 from ramet.core.errors import Unknown
 from ramet.core.events import FolderLost, MailPushed
-from ramet.core.policy.rights import IMPORTS
 from ramet.isolation.contract import Backend, Sandbox, SandboxSpec
-from ramet.isolation.git.clone import CLONE_ENV, create
+from ramet.isolation.git.clone import CLONE_ENV, Clone, create
 from ramet.isolation.linux.beneath import open_without_links
 from ramet.spawn.ports import Placement
 from ramet.spawn.run import Run
@@ -96,14 +94,11 @@ def report_lost_folder(run: Run) -> None:
             return
 
 
-async def start_with_clone(run: Run, spec: SandboxSpec, backend: Backend) -> Sandbox:
-    """Start a sandbox; if its run has a clone, in the clone, which is made first unless it is there.
+async def start_in_clone(run: Run, clone: Clone, spec: SandboxSpec, backend: Backend) -> Sandbox:
+    """Start the sandbox of a run in its clone, which is made first unless it is there.
 
     Raises as `Backend.start`, and NoWorktree if the clone cannot be made.
     """
-    clone = run.sandbox.clone
-    if clone is None:
-        return await backend.start(spec)
     max_bytes, abort = spec.grant.workspace_size_mb << 20, run.context.abort
     await create(clone, spec.workspace, owner=backend.owner, max_bytes=max_bytes, abort=abort)
     run.worktree = clone  # From now on its end leaves the clone.
@@ -124,10 +119,3 @@ def _is_folder(path: Path) -> bool:
         return stat.S_ISDIR(os.fstat(handle).st_mode)
     finally:
         os.close(handle)
-
-
-def with_import_path(env: Mapping[str, str], import_dir: Path | None) -> Mapping[str, str]:
-    """Add the import folder to the import path, after the modules of the image."""
-    if import_dir is None:
-        return env
-    return {**env, IMPORTS: os.pathsep.join(filter(None, (env.get(IMPORTS), str(import_dir))))}

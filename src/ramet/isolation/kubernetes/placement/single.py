@@ -26,7 +26,7 @@ from ramet.isolation.kubernetes.pods.pod import Pod, wait_removed
 from ramet.isolation.kubernetes.pods.pods import Pods, new_name, new_uid, until_failure
 from ramet.isolation.remote.host_agent import NodeClient, OnThreshold
 from ramet.isolation.remote.sandbox import RemoteSandbox
-from ramet.isolation.zygote.admission import absolute
+from ramet.isolation.zygote.assignment_builder import absolute
 
 _ADOPT_S = 25.0  #: from the claim of a pod to its run's first message
 _ANSWER_S = 5.0  #: for an answer of a waiting pod: its node may be gone, which the cluster detects minutes later

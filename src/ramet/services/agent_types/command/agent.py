@@ -40,7 +40,8 @@ from ramet.services.agent_types.conversation_log import (
 )
 from ramet.services.agent_types.outcome import resource_amounts
 from ramet.services.contract import AgentSpec
-from ramet.services.formats.registry import AnswerWriter, format_of
+from ramet.services.formats.registry import format_of
+from ramet.services.formats.request import read_text
 from ramet.spawn.masking import masked_error
 from ramet.wire import command_protocol
 from ramet.wire.frames import Frame
@@ -124,7 +125,7 @@ class CommandAgent:
         the program ended, and OutputTooLarge if the answer is too long.
         """
         is_unchanged = format in self._declared_formats
-        text = body.decode(errors="replace") if is_unchanged else format_of(format).read(body)
+        text = body.decode(errors="replace") if is_unchanged else read_text(body)
         if self.end.done():
             raise RametError("this agent has ended")
         await self._ready_message()
@@ -281,7 +282,7 @@ class CommandAgent:
                 yield piece
             return
         created = int(self._clock.now().timestamp())
-        answer = AnswerWriter(format, f"{self.run}-{reply.number}", self._name, created)
+        answer = format_of(format).Writer(f"{self.run}-{reply.number}", self._name, created)
         for chunk in answer.begin():
             yield chunk
         while (piece := await reply.next()) is not None:

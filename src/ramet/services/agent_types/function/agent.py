@@ -29,7 +29,8 @@ from ramet.services.agent_types.function.call import RunningCall
 from ramet.services.agent_types.imports import FunctionReference
 from ramet.services.agent_types.outcome import remaining_limits, resource_amounts
 from ramet.services.contract import AgentSpec
-from ramet.services.formats.registry import AnswerWriter, format_of
+from ramet.services.formats.registry import AnswerWriter
+from ramet.services.formats.request import read_text
 from ramet.spawn.handle import Handle
 from ramet.spawn.run import Run
 
@@ -155,7 +156,7 @@ class FunctionAgent:
     # ---- a turn
 
     async def _new_turn(self, body: bytes, format: str, sent_chunks: Sequence[bytes]) -> AsyncGenerator[bytes]:
-        text = format_of(format).read(body).encode("utf-8", "replace").decode()
+        text = read_text(body).encode("utf-8", "replace").decode()
         self._resumed_call = None
         if self._call is not None:  # A turn that an earlier server began, without a reader.
             await self._call.wait_ended()

@@ -19,6 +19,7 @@ from ramet.core.errors import Bug, OutputTooLarge, RametError
 from ramet.services.contract import Chunk
 from ramet.services.formats import anthropic, openai
 from ramet.services.formats.registry import Format, format_of
+from ramet.services.formats.request import wants_stream
 from ramet.services.http.endpoints import Endpoint
 from ramet.services.http.error_forms import provider_problem, provider_refusal
 from ramet.services.http.request import RequestContext
@@ -64,12 +65,12 @@ def _completion_handler(name: str) -> Callable[[RequestContext], Any]:
         body = await call.body(call.parts.message_bytes)
         if not call.parts.agents.reads_parameters(agent, call.key, name):
             format.check(body, files=call.parts.agents.reads_files(agent, call.key))
-        wants_stream = format.wants_stream(body)
+        is_stream = wants_stream(body)
         # A client that can request the same turn again may leave it and return.
         on_leave: OnLeave = "interrupt" if call.attempt is None else "go_on"
         turn = await begin_once(call, agent, body, format=name, on_leave=on_leave)
         batches = call.parts.agents.batches(agent, call.key, turn)
-        if wants_stream:
+        if is_stream:
             return call.parts.streams.stream(_events(format, turn, batches, _CLOSING[name]), is_endless=False)
         return await call.or_disconnect(_collect_response(format, batches))
 
