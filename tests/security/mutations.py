@@ -497,7 +497,7 @@ MUTANTS = (
            tests=("security/test_team_bundles.py",)),
     Mutant("bundles: parts of keys in a manifest", "services/packaging/bundles/manifest.py",
            "    if (marks := marks_of(", "    if False and (marks := marks_of(", tests=BUNDLES),
-    Mutant("bundles: texts of a manifest", "services/packaging/bundles/manifest.py", '(?: "{3,5} |', '(?: "{3} |',
+    Mutant("bundles: texts of a manifest", "agent/files/dialects/toml_marks.py", '(?: "{3,5} |', '(?: "{3} |',
            tests=BUNDLES),
     Mutant("bundles: bytes of a manifest", "services/packaging/atomic_dirs.py", "content.read(limit + 1)",
            "content.read()",

@@ -10,7 +10,7 @@ from ramet.core.errors import InvalidValue
 #: The tool that spawns agents, and its older name.
 SPAWNERS = frozenset({"Agent", "Task"})
 EVERYTHING = "*"
-_ENTRY = re.compile(r"\s*([^\s(),]+)\s*(?:\((.*)\))?\s*\Z", re.DOTALL)
+_ENTRY = re.compile(r"\s*+([^\s(),]++)\s*+(?:\((.*)\))?\s*\Z", re.DOTALL)
 
 
 class ToolEntry(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from langchain_core.messages import ToolMessage
 from msgspec.structs import replace
@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from ramet.core.outcome import ErrorInfo
 from ramet.core.policy.policy import Grant
 from ramet.core.policy.rights import IMPORTS
-from ramet.isolation.masking.secret_forms import LEAST, forms_of, mask_text
+from ramet.isolation.masking.secret_forms import LEAST, MAX_LINES, forms_of, mask_text
 from ramet.spawn.run import Run
 
 
@@ -21,13 +21,12 @@ def secret_forms(run: Run) -> frozenset[str]:
 
 def private_forms(run: Run) -> frozenset[str]:
     """Return the forms of secrets, and of values of variables that are too long to occur by chance."""
-    grants = tuple(run.grants())
-    return forms_of(value for grant in grants for value in _private_values(grant)) if grants else frozenset()
+    return _private_forms([*run.grants()][::-1])  # Lines count from above: a guest has no word there.
 
 
 def forms_of_grant(grant: Grant) -> frozenset[str]:
     """Return the forms of the secrets and variables of one grant."""
-    return forms_of(_private_values(grant))
+    return _private_forms([grant])
 
 
 def masked_text(run: Run, text: str, most: int | None = None) -> str:
@@ -69,7 +68,10 @@ def _masked_block(block: dict[str, object], forms: frozenset[str]) -> dict[str, 
     return {key: mask_text(value, forms) if isinstance(value, str) else value for key, value in block.items()}
 
 
-def _private_values(grant: Grant) -> Iterator[str]:
-    """Yield secrets, and values of variables except the folders that ramet itself lets agents import from."""
-    yield from grant.secrets.values()
-    yield from (value for name, value in grant.env_vars.items() if len(value) >= LEAST and name != IMPORTS)
+def _private_forms(grants: Sequence[Grant]) -> frozenset[str]:
+    """Return the forms of secrets and of variables except the folders that ramet itself lets agents import from."""
+    secrets = [value for grant in grants for value in grant.secrets.values()]
+    variables = [
+        value for grant in grants for name, value in grant.env_vars.items() if len(value) >= LEAST and name != IMPORTS
+    ]
+    return forms_of(secrets) | forms_of(dict.fromkeys(variables), max_lines=MAX_LINES)

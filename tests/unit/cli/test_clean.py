@@ -19,6 +19,7 @@ ATTACKS = {
     "hyperlink": ("\x1b]8;;http://evil\x1b\\click\x1b]8;;\x1b\\", "click"),
     "clipboard": ("\x1b]52;c;cm0gLXJm\x07x", "x"),
     "device control": ("\x1bP+q544e\x1b\\x", "x"),
+    "a string with another one in it": ("\x9d0;a\x90b\x9cx", "0;ax"),
     "a string without an end keeps what follows": ("\x1b]0;all of this", "0;all of this"),
     "reset": ("\x1bcx", "x"),
     "a nested introducer": ("\x1b\x1b[31mx", "x"),
@@ -58,6 +59,7 @@ def test_cleaning_twice_equals_cleaning_once(text: str) -> None:
 def test_many_unclosed_sequences_are_cleaned_in_linear_time() -> None:
     """The test would hang otherwise."""
     assert sanitize("\x1b]" * 500_000) == ""
+    assert sanitize("\x90" * 500_000) == ""
     assert len(sanitize("\x1b[" + "1" * 1_000_000)) >= 1_000_000
 
 

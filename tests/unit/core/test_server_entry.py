@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 
 from ramet.core.errors import InvalidValue
+from ramet.core.mcp.entry_references import fill_references
 from ramet.core.mcp.server_entry import as_server
 
 ENTRY: dict[str, Any] = {"name": "calc", "command": "calc"}
@@ -38,3 +40,12 @@ def test_annotations_of_a_server_count_only_if_its_entry_says_so() -> None:
     assert annotated.may_repeat("mcp__calc__other", is_annotated=True)
     assert not annotated.may_repeat("mcp__calc__other", is_annotated=False)
     assert not annotated.may_repeat("mcp__calculator__other", is_annotated=True)
+
+
+def test_references_without_an_end_are_read_once() -> None:
+    """An entry of a hostile file or recipe is filled in the host, too."""
+    beginnings = "${A:-" * 20_000
+    start_s = time.thread_time()
+
+    assert fill_references("mcp", f"${{B:-x}}{beginnings}", lambda name: None) == f"x{beginnings}"
+    assert time.thread_time() - start_s < 1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -73,3 +75,13 @@ def test_delayed_bytes_are_output_at_the_end() -> None:
     assert mask.feed(b"a secr") == b"a "
 
     assert mask.feed(b"", last=True) == b"secr"
+
+
+def test_a_stream_that_nearly_begins_a_long_secret_is_masked_in_linear_time() -> None:
+    """Each of its bytes may begin the secret, and none does."""
+    mask = Mask(["a" * 500_000 + "b", "a secret"])
+    text = (b"a" * 1_000 + b"c") * 500
+    start_s = time.thread_time()
+
+    assert mask.feed(text, last=False) == text
+    assert time.thread_time() - start_s < 2.0

@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ramet.agent.files import safe_yaml
+from ramet.agent.files.dialects.toml_marks import marks_of
 from ramet.core.errors import InvalidValue
-from ramet.services.packaging.bundles import manifest
 from ramet.services.packaging.bundles.manifest import MANIFEST, manifest_of
 from ramet.services.packaging.bundles.requirements import Installs
 from ramet.services.packaging.contract import BundleLimits, BundleTooLarge
@@ -141,7 +141,7 @@ def test_no_manifest_is_deeper_than_its_marks_say(text: str) -> None:
     except (ValueError, RecursionError):
         return
 
-    assert depth_of(data) <= manifest.marks_of(text) + 1
+    assert depth_of(data) <= marks_of(text) + 1
 
 
 async def test_only_the_beginning_of_a_large_manifest_is_read(tmp_path: Path) -> None:

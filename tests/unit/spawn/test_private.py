@@ -84,3 +84,15 @@ def test_text_far_behind_the_cut_takes_no_time_to_mask(run: Any) -> None:
         return min(times)
 
     assert least(256 * 1024) < 5 * least(8 * 1024)
+
+
+def test_many_lines_in_variables_of_a_child_take_no_time_to_mask(run: Any) -> None:
+    """A guest chooses the variables of its children. What its own run was given stays masked."""
+    (own,) = run.grants()
+    own.env_vars["KEY"] = "\n".join(f"line-{number:03d}-of-a-key" for number in range(50))
+    lines = "\n".join(f"{number:09x}" for number in range(13_000))
+    child = make_run(make_run(None, grant=own), grant=SimpleNamespace(secrets={}, env_vars={"KEY": lines}))
+    start_s = time.thread_time()
+
+    assert masked_text(child, f"{lines} {'y' * 50_000}, line-049-of-a-key, {SECRET}") == f"*** {'y' * 50_000}, ***, ***"
+    assert time.thread_time() - start_s < 1.0

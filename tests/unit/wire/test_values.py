@@ -12,6 +12,7 @@ import pathlib
 import subprocess
 import sys
 import threading
+import time
 import typing
 from collections.abc import Callable
 from typing import Annotated, Any, Generic, Literal, NamedTuple, NewType, TypeVar
@@ -616,3 +617,14 @@ def test_the_return_annotation_of_a_function_is_found() -> None:
     assert returned_type(function_with_unknown_type) is None
     for function in (function_without_annotation, len, int):
         assert round_trip(1, returned_type(function)) == 1
+
+
+def test_a_text_full_of_quotes_is_encoded_in_linear_time() -> None:
+    """A guest's result with `"@` many times in one text does not hold up the host, which records it."""
+    text = '"@' * 20_000
+    start_s = time.thread_time()
+
+    encoded = encode([text, {"@x": 1}]), encode([text])
+
+    assert time.thread_time() - start_s < 1.0
+    assert [decode(each.body, each.json_size) for each in encoded] == [[text, {"@x": 1}], [text]]

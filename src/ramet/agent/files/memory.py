@@ -15,7 +15,7 @@ from ramet.tools.memory.memory_folder import MemoryFolder
 INDEX = "MEMORY.md"
 SHOWN_LINES = 200
 SHOWN_BYTES = 25 * 1024
-_FRAME = re.compile(r"<(?=\s*/?\s*agent-memory\b)", re.IGNORECASE)
+_FRAME = re.compile(r"<(?=\s*+/?\s*+agent-memory\b)", re.IGNORECASE)
 
 _PROMPT = """# Memory
 

@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from typing import Any
 
 #: Escape sequences are removed as a whole, otherwise their ends would be read as text. A string sequence without an end
-#: loses only its introducer, so that it cannot swallow the following text. Bounds keep hostile input linear.
+#: loses only its introducer, so that it cannot swallow the following text. None goes beyond the next introducer, so
+#: that hostile text is read twice at most.
 _SEQUENCES = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]{0,256}[ -/]{0,16}[@-~]"  # CSI: colours, cursor, screen
-    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c]{0,4096}(?:\x07|\x1b\\|\x9c)"  # OSC, DCS, …: titles, links
+    # OSC, DCS, …: titles, links
+    r"|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x90\x98\x9c-\x9f]{0,4096}+(?:\x07|\x1b\\|\x9c)"
     r"|\x1b[ -/]{0,4}[0-~]"  # the rest
 )
 _INVISIBLE = re.compile(

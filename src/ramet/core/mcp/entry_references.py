@@ -22,4 +22,5 @@ def fill_references(field: str, text: str, value_of: Callable[[str], str | None]
             raise InvalidValue(field, match[0], accepted)
         return str(default) if value is None else value
 
-    return _REFERENCE.sub(fill, text)
+    end = text.rfind("}") + 1  # Behind it no reference ends: many that begin there would each be read to the end.
+    return _REFERENCE.sub(fill, text[:end]) + text[end:]

@@ -51,7 +51,7 @@ class Mask:
         self._longest = max(map(len, self._secrets), default=0)
         self._firsts = re.compile(b"|".join({re.escape(each[:1]) for each in self._secrets}), re.DOTALL)
         self._by_first: dict[int, list[bytes]] = {}
-        for each in self._secrets:
+        for each in sorted(self._secrets, key=len, reverse=True):
             self._by_first.setdefault(each[0], []).append(each)
         self._held_bytes = b""
         #: bytes at the beginning of the held bytes that belong to a range whose stars have been output
@@ -78,10 +78,14 @@ class Mask:
 
     def _beginning(self, data: bytes) -> int:
         """Return the position where an incomplete secret may begin; the end of the data if there is none."""
+        view = memoryview(data)  # A copy for each position would take the square of the data.
         for first in self._firsts.finditer(data, max(0, len(data) - self._longest + 1)):
-            tail = data[first.start() :]
-            if any(len(secret) > len(tail) and secret.startswith(tail) for secret in self._by_first[tail[0]]):
-                return first.start()
+            tail = view[first.start() :]
+            for secret in self._by_first[tail[0]]:
+                if len(secret) <= len(tail):
+                    break  # So are the rest: the longest come first.
+                if secret.startswith(tail):
+                    return first.start()
         return len(data)
 
     def _spans(self, data: bytes) -> list[Span]:

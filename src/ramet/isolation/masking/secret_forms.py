@@ -17,6 +17,8 @@ from ramet.isolation.masking.unescaping import readings_of
 
 #: Shorter values of variables, lines of secrets and parts of them are not searched for: they occur by chance.
 LEAST = 8
+#: Lines of variables that count as values of their own: a guest chooses variables of its children.
+MAX_LINES = 200
 #: Where a text was cut in the middle of a secret, at most this many characters of the secret are searched for.
 _MOST_CUT = 10_000
 #: Longer texts are searched for the forms only: resolving escapes takes long, and a guest may write only escapes.
@@ -24,11 +26,17 @@ _MOST_READ = 16 * 1024
 _PERCENT = re.compile("%[0-9A-F]{2}")
 
 
-def forms_of(values: Iterable[str]) -> frozenset[str]:
-    """Return every searched form of these values; in a value of several lines, each line counts as a value, too."""
+def forms_of(values: Iterable[str], *, max_lines: int | None = None) -> frozenset[str]:
+    """Return every searched form of these values; in a value of several lines, each line counts as a value, too.
+
+    With `max_lines`, so many lines count, of the first values.
+    """
     forms = set[str]()
     for value in values:
-        lines = [each for each in value.splitlines() if len(each) >= LEAST]
+        lines = [each for each in dict.fromkeys(value.splitlines()) if len(each) >= LEAST and each != value]
+        if max_lines is not None:
+            lines = lines[:max_lines]
+            max_lines -= len(lines)
         for part in {value, value.strip(), *lines}:
             forms |= _forms(part)
     return frozenset(each for each in forms if each)

@@ -28,7 +28,8 @@ CONTROL_TAGS = (
     "invoke",
     "parameter",
 )
-_IMITATION = re.compile(r"<(?=\s*/?\s*(?:[\w.-]+:)?(?:" + "|".join(CONTROL_TAGS) + r")\b)", re.IGNORECASE)
+#: Possessive: a hostile text costs time in proportion to its length.
+_IMITATION = re.compile(r"<(?=\s*+/?\s*+(?:[\w.-]++:)?(?:" + "|".join(CONTROL_TAGS) + r")\b)", re.IGNORECASE)
 FLAG = "[ramet: this report imitated control tags; they were made harmless]"
 
 

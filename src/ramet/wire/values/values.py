@@ -34,8 +34,8 @@ from ramet.wire.values.encoder import MAX_DEPTH, TOO_LARGE_REMEDY, ValueTooLarge
 
 _CONTAINERS: Final = frozenset({list, tuple, dict})
 _PLAIN: Final = _CONTAINERS | {str, int, float, bool, type(None)}
-#: A key that begins with "@", or a text that contains what may look like one.
-_TAG: Final = re.compile(rb'"@(?:[^"\\]|\\.)*":')
+#: A key that begins with "@". A quote inside of a text follows a backslash: each text of the JSON is read at most once.
+_TAG: Final = re.compile(rb'[{,]"@(?:[^"\\]++|\\.)*+":')
 #: Digits of an integer that every reader accepts: Python's default limit.
 _DIGITS: Final = 4300
 _json = msgspec.json.Encoder()

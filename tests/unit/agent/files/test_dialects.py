@@ -53,7 +53,10 @@ def test_a_whole_file_of_codex_is_read() -> None:
         ('name = "../x"\ndescription = "d"\ndeveloper_instructions = "i"', "name: '../x'"),
         ('name = "x"\ndescription = "d"\ndeveloper_instructions = "i"\nsandbox_mode = "none"', "sandbox_mode: 'none'"),
         ("name = ", "expected TOML"),
-        ("a = " + "[" * 100_000, "expected TOML"),
+        ("a = " + "[" * 500, "expected TOML"),
+        ("a = " + "1" * 5_000, "expected TOML"),
+        (".".join("a" * 100_000) + " = 1", "at most 1000 dots and brackets"),  # It would be read for minutes.
+        ("a = [" + "[]," * 1_000 + "]", "at most 1000 dots and brackets"),
     ],
 )
 def test_a_bad_file_of_codex_is_a_typed_error(text: str, message: str) -> None:

@@ -9,13 +9,13 @@ requested by name.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
+from ramet.agent.files.dialects.toml_marks import marks_of
 from ramet.agent.files.search_paths import plugin_search_paths
 from ramet.agent.files.skills import load_skill
 from ramet.core.errors import InvalidValue, RametError
@@ -28,18 +28,6 @@ SKILLS: Final = "skills"
 MAX_SIZE: Final = 64 * 1024  #: bytes of a manifest
 MAX_MARKS: Final = 16  #: dots and brackets of a manifest, outside of texts and comments; two lists need two brackets
 _MOST: Final = 256  #: tools, and skills
-#: A string or a comment of TOML, or the beginning of one that has no end. The alternatives for one start
-#: are in the order in which a reader tries them, and none of them gives back what it has taken.
-_TEXTS = re.compile(
-    r'''
-    """ (?: [^"\\]++ | \\(?:.|\Z) | "{1,2}+(?!") )*+ (?: "{3,5} | \Z )
-    | \'\'\' (?: [^']++ | '{1,2}+(?!') )*+ (?: '{3,5} | \Z )
-    | " (?: [^"\\\n]++ | \\[^\n] )*+ "?
-    | ' [^'\n]*+ '?
-    | \# [^\n]*+
-    ''',
-    re.DOTALL | re.VERBOSE,
-)
 
 
 class BundleManifest(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -66,16 +54,6 @@ def manifest_of(folder: Path) -> BundleManifest:
         if len(names) > _MOST or len(set(names)) < len(names):
             raise InvalidValue(f"{MANIFEST}: {field}", names[:_MOST], f"at most {_MOST}, each once")
     return manifest
-
-
-def marks_of(text: str) -> int:
-    """Count the characters that make TOML costly to read: dots, which join the parts of keys, and brackets, which nest.
-
-    Python's reader needs time and memory in proportion to the square of the number of parts of a key. The count is
-    never less than the number of parts of a key, or the depth of the data, beyond the first.
-    """
-    code = _TEXTS.sub("", text)
-    return sum(map(code.count, ".[{"))
 
 
 def checked_manifest(folder: Path) -> BundleManifest:

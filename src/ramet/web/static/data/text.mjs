@@ -1,7 +1,7 @@
 // Words of agents, made safe to look at. Everything that is returned becomes a text node.
 
 // Escape sequences of terminals: CSI, OSC and the like, and single-character ones.
-const ANSI = /[\u001b\u009b](?:\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[PX^_][^\u001b]*(?:\u001b\\)?|[[()#;?]*[0-9;:?]*[ -/]*[@-~])/g;
+const ANSI = /[\u001b\u009b](?:\][^\u0007\u001b]*(?:\u0007|\u001b\\)?|[PX^_][^\u001b]*(?:\u001b\\)?|[[()#;?]?[0-?]{0,64}[ -/]{0,8}[@-~])/g;
 const CONTROL = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f]/g;
 // Characters that reorder or hide text: they are shown by their numbers.
 const HIDDEN = /[\u061c\u200b\u200e\u200f\u202a-\u202e\u2060-\u2069\ufeff]|\udb40[\udc00-\udc7f]/g;
