@@ -7,8 +7,7 @@ import inspect
 import shutil
 import sys
 from pathlib import Path
-
-from sphinx.application import Sphinx
+from typing import TYPE_CHECKING
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
@@ -16,6 +15,9 @@ sys.path.insert(0, str(HERE))
 from site_text import as_rst, mark_outside_links, navigation, write_text_files  # noqa: E402  (beside this file, no package)
 
 import ramet  # noqa: E402
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
 
 project = "ramet"
 extensions = ["myst_parser", "sphinx.ext.autodoc"]

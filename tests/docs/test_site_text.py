@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import re
+import runpy
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -52,3 +56,27 @@ def test_links_that_leave_the_docs_become_names() -> None:
 def test_docstrings_keep_their_characters() -> None:
     """A docstring's code spans are code in reStructuredText, and its other characters are no marks."""
     assert site_text.as_rst("Take `a_b`s, *all* of x_\n") == "Take ``a_b``\\ s, \\*all\\* of x\\_\n"
+
+
+def test_the_settings_of_sphinx_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The settings run without Sphinx: `make docs` is no part of the tests. Each connected step does its work."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.setitem(sys.modules, "site_text", site_text)
+    settings = runpy.run_path(str(DOCS / "site" / "conf.py"))
+    steps: dict[str, Callable[..., None]] = {}
+    app = SimpleNamespace(connect=steps.__setitem__, builder=SimpleNamespace(name="html"), srcdir=DOCS, outdir=tmp_path)
+    settings["setup"](app)
+
+    index, page, docstring = [INDEX], ["Text."], ["Return `x`."]
+    steps["source-read"](app, "README", index)
+    steps["source-read"](app, "reference/docstrings", page)
+    steps["autodoc-process-docstring"](app, "class", "name", None, None, docstring)
+    shown = re.findall(r"(?m)^\.\. auto(?:class|function):: (\S+)$", page[0])
+    assert ":caption: 'Guides: bounds and safety'" in index[0]
+    assert {"ramet.Session", "ramet.setup_logging", "ramet.spawn.handle.Handle"} <= set(shown)
+    assert len(shown) == len(set(shown))
+    assert docstring == ["Return ``x``\\ ."]
+
+    (tmp_path / "README.html").write_text("The index.")
+    steps["build-finished"](app, None)
+    assert ((tmp_path / "index.html").read_text(), (tmp_path / "llms.txt").exists()) == ("The index.", True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
 from copy import copy
 from functools import cache
 
@@ -46,6 +47,13 @@ def builtin_agents() -> tuple[Agent, ...]:
     Each call returns copies: a tool that a program declares for one of them is for that one alone.
     """
     return tuple(map(copy, _shared_agents()))
+
+
+def is_builtin_without_tools(agent: Agent, names: Set[str]) -> bool:
+    """Return whether a built-in agent could do nothing as the child of a run whose tools have these names."""
+    if agent.scope != "builtin" or agent.tools is None:
+        return False
+    return all(isinstance(each, str) and each not in names for each in agent.tools)
 
 
 @cache

@@ -19,6 +19,11 @@ def load(folder: Path) -> Definitions:
     return load_definitions(folder, user_dir=own_dir, home=home_folder(), trusted=is_trusted(folder, own_dir))
 
 
+def is_project_trusted(folder: Path) -> bool:
+    """Return whether the user trusts the folder in its present state."""
+    return is_trusted(folder, user_dir())
+
+
 def permissions(folder: Path) -> FoundPermissions:
     """Return the folder's permission rules. Raises Unreadable or InvalidValue for invalid settings."""
     return find_permissions(folder, user_dir=user_dir(), home=home_folder())

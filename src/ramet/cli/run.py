@@ -23,7 +23,7 @@ from ramet.cli.render.views import LineView
 from ramet.core.errors import DefinitionMissing, InvalidValue
 from ramet.core.events import Event
 from ramet.core.limits import Limits
-from ramet.core.outcome import Result, Status
+from ramet.core.outcome import Result, Status, value_json
 from ramet.core.policy.policy import Policy, from_json
 from ramet.host.journal.subscription import listen
 from ramet.host.runtime import AgentRuntime
@@ -104,7 +104,7 @@ class WatchedTree:
 
 def print_value(id: str, result: Result, *, as_json: bool) -> None:
     if as_json:
-        print(msgspec.json.encode({"run": id, "result": result}, enc_hook=repr).decode())
+        print(value_json({"run": id, "result": result}).decode())
         return
     if result.status is Status.COMPLETED and result.value is not None:
         text = text_of(result)

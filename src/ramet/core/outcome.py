@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Generic, cast
 
+import msgspec
 from msgspec import Struct, field
 
 if TYPE_CHECKING:
@@ -147,10 +149,8 @@ class Result(Struct, Generic[T], frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """The text for a reader: the value, or the partial text."""
-        if isinstance(self.value, str):
-            return self.value
-        return self.partial if self.value is None else safe_repr(self.value)
+        """The text for a reader: the value, as JSON unless it is text, or the partial text."""
+        return self.partial if self.value is None else value_text(self.value)
 
     @property
     def branch(self) -> str:
@@ -170,6 +170,38 @@ class StepFailure(Struct, frozen=True, kw_only=True):
     status: Status
     message: str
     path: str = ""  #: path of its run, if the run was spawned
+
+
+def value_text(value: Any) -> str:
+    """Return text unchanged, and any other value as compact JSON; its repr if it has no form in JSON."""
+    if isinstance(value, str):
+        return value
+    try:
+        return value_json(value).decode()
+    except Exception:  # for example a cycle, or a model whose own serialiser failed
+        return safe_repr(value)
+
+
+def value_json(value: Any) -> bytes:
+    """Return a value as compact JSON. Fields keep the names that they have in the value's type.
+
+    Parts that are no data become their repr. Raises RecursionError if the value is nested too deeply, and the errors of
+    a pydantic model's own serialiser.
+    """
+    try:
+        return msgspec.json.encode(value, enc_hook=_data_of)
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can hold as an escape only
+        data = msgspec.to_builtins(value, str_keys=True, enc_hook=_data_of)
+        return json.dumps(data, separators=(",", ":")).encode()
+
+
+def _data_of(value: Any) -> Any:
+    """Return the data of a value that msgspec does not know. Nothing here imports pydantic, numpy or pathlib."""
+    if callable(dump := getattr(value, "model_dump", None)):
+        return dump(mode="json")
+    if callable(to_list := getattr(value, "tolist", None)):
+        return to_list()
+    return str(value) if hasattr(value, "__fspath__") else safe_repr(value)
 
 
 def safe_repr(value: Any) -> str:

@@ -18,8 +18,10 @@ from ramet.disk.regular_files import read_regular
 
 NAME = ".ramet"
 JOURNAL = "journal.db"
+#: The folder with the certificates of the listener for pods; older versions named it `door`.
+POD_LISTENER, OLDER_POD_LISTENER = "pod-listener", "door"
 #: Entries that must be folders, regardless of their creator.
-FOLDERS = ("transcripts", "runs", "worktrees", "agents", "packaging", "door")
+FOLDERS = ("transcripts", "runs", "worktrees", "agents", "packaging", POD_LISTENER, OLDER_POD_LISTENER)
 #: What version control sees of a state folder: the definitions, skills and settings that people write.
 GITIGNORE = "*\n!agents/\n!agents/*.md\n!skills/\n!skills/**\n!settings.json\n"
 #: Suffixes of the files that SQLite, the lock and the high-water mark create next to a database.

@@ -47,7 +47,7 @@ def main(name: str, description: str, example: Callable[[Config], Coroutine[Any,
     try:
         config = load(options.config, os.environ, {"backend": options.backend})
         if config.log_level:
-            ramet.setup_logging(structured=False, level=config.log_level)
+            ramet.setup_logging(structured=config.log_format == "json", level=config.log_level)
             if config.log_level == "INFO":
                 logging.getLogger("httpx2").setLevel(logging.WARNING)
         else:  # An error that ends an example is raised, and reported once.

@@ -79,7 +79,7 @@ class AgentRuntime(RecordedRuntime):
     `user_dir` is the user's folder: its settings and its list of trusted folders apply to every agent. Without
     `user_texts` its definitions, skills and memory are given to no agent. `home` is searched for the user's agents and
     skills of other programs (`.claude`, `.agents`), and `plugin_dirs` are the folders of plugins, with `agents` and
-    `skills`.
+    `skills`. Definitions in `agents` of an administrator's `managed_dir` take precedence over all others.
     """
 
     async def spawn(

@@ -76,6 +76,7 @@ class RuntimeBase:
         user_dir: pathlib.Path | None = None,
         user_texts: bool = True,
         home: pathlib.Path | None = None,
+        managed_dir: pathlib.Path | None = None,
         plugin_dirs: Sequence[pathlib.Path] = (),
         grace_s: float = GRACE_S,
         backend: BackendName | Backend | None = None,
@@ -110,6 +111,7 @@ class RuntimeBase:
         self._forwarder = Forwarder(self.gateway)
         self.user_dir, self.grace_s = user_dir, grace_s
         self._user_texts, self._home, self._plugin_dirs = user_texts, home, tuple(plugin_dirs)
+        self._managed_dir = managed_dir
         self._entropy = entropy
         self._loop = RuntimeLoop("this runtime was not started")
         self.telemetry = Telemetry()  #: spans of its trees
@@ -289,6 +291,7 @@ class RuntimeBase:
             user_dir=self.user_dir,
             user_texts=self._user_texts,
             home=self._home if self._user_texts else None,
+            managed_dir=self._managed_dir,
             plugin_dirs=self._plugin_dirs,
             call=call,
         )

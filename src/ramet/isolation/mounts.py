@@ -35,7 +35,7 @@ _OWN_TREES = ("/proc", "/sys", "/dev", "/run", "/var/run")
 _OWN_FOLDERS = frozenset(("/", "/tmp"))
 STATE = ".ramet"  #: the state folder of a working directory, in which a kernel keeps its data
 #: private names in that folder, next to the journal and its sockets
-_PRIVATE = frozenset(("door", "operator-token", "runs", "transcripts"))
+_PRIVATE = frozenset(("door", "operator-token", "pod-listener", "runs", "transcripts"))
 _ACCEPTED = "a folder or file of the host that a sandbox may see"
 
 

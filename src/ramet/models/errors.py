@@ -8,7 +8,7 @@ from http import HTTPStatus
 from typing import Final
 
 from ramet.core.errors import ModelFailed
-from ramet.models.error_causes import description, is_malformed, is_program_error, was_never_sent
+from ramet.models.error_causes import MAX_CAUSES, description, is_malformed, is_program_error, was_never_sent
 from ramet.models.retry_after import quota_reset_s, retry_after_s
 
 #: Statuses after which the same request may succeed. The SDKs also retry 408 and 409 (lock timeout).
@@ -61,10 +61,11 @@ def translate(
     event loop: before that it cannot have received an answer. `asks_once` is whether it sends one request: of several,
     `error` describes only one.
     """
-    codes = tuple(_error_codes(error))
-    status = _status(error, codes)
-    retryable = _is_retryable(error, status, codes)
-    wait_s = _wait_s(error, status, now or datetime.now(UTC)) if retryable else None
+    source = _error_with_status(error)
+    codes = tuple(_error_codes(source))
+    status = _status(source, codes)
+    retryable = _is_retryable(source, status, codes)
+    wait_s = _wait_s(source, status, now or datetime.now(UTC)) if retryable else None
     unsent = status is None and (
         (asks_once and was_never_sent(error)) or not (has_waited or _is_connection_error(error))
     )
@@ -79,6 +80,22 @@ def is_overflow(error: Exception) -> bool:
     """
     cause = error.__cause__ if isinstance(error, ModelFailed) else error
     return cause is not None and any(cls.__name__ == "ContextOverflowError" for cls in type(cause).__mro__)
+
+
+def _error_with_status(error: Exception) -> Exception:
+    """Return the exception that has the status of the provider's answer: `error`, or one from which it was raised.
+
+    LangChain's package for Google raises errors without a status from those of the SDK. If no exception has a status,
+    `error` itself is returned.
+    """
+    each: BaseException | None = error
+    for _ in range(MAX_CAUSES):
+        if not isinstance(each, Exception):
+            break
+        if _status(each, tuple(_error_codes(each))) is not None:
+            return each
+        each = each.__cause__
+    return error
 
 
 def _wait_s(error: Exception, status: int | None, now: datetime) -> float | None:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple, cast
 
 from langchain_core.language_models import BaseChatModel
+from pydantic import ValidationError
 
 from ramet.core.errors import InvalidValue, MissingExtra, ModelFailed, Unknown
 from ramet.disk.installation import missing_extra, packages_command
@@ -173,9 +174,20 @@ def _create(name: str, cls: type[BaseChatModel], entry: Provider, fields: dict[s
     make: Callable[..., BaseChatModel] = getattr(cls, entry.maker) if entry.maker else cls
     try:
         return make(**fields)
-    except ValueError as error:  # pydantic's ValidationError is one
+    except ValidationError as error:
+        details = error.errors(include_url=False, include_context=False, include_input=False)  # The input has the key.
+        text = "; ".join(_validation_text(each["loc"], each["msg"]) for each in details)[:300]
+        if not any(each["loc"] for each in details):  # No argument is wrong: usually the key is missing.
+            raise ModelFailed(name, f"{cls.__name__} cannot be created: {text}") from error
+        raise InvalidValue(f"model {name!r}", sorted(fields), f"the arguments of {cls.__name__} ({text})") from error
+    except ValueError as error:
         text = " ".join(str(error).split())[:300]
         raise InvalidValue(f"model {name!r}", sorted(fields), f"the arguments of {cls.__name__} ({text})") from error
     except Exception as error:
         text = " ".join(str(error).split())[:300]
         raise ModelFailed(name, f"{cls.__name__} cannot be created: {text}") from error
+
+
+def _validation_text(location: Sequence[int | str], message: str) -> str:
+    message = " ".join(message.removeprefix("Value error, ").split())
+    return f"{'.'.join(map(str, location))}: {message}" if location else message

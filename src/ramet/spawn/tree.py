@@ -18,7 +18,7 @@ from ramet.core.outcome import Result, Status
 from ramet.core.policy.session_access import SESSION_PREFIX
 from ramet.core.tool_names import SEND_MESSAGE
 from ramet.spawn.birth.forked_request import forked_request
-from ramet.spawn.birth.plan import spawnable
+from ramet.spawn.birth.plan import types_to_offer
 from ramet.spawn.birth.record import key_of, restore_counters, with_dedupe_key
 from ramet.spawn.birth.run_builder import RunBuilder
 from ramet.spawn.birth.spawner import Spawner
@@ -143,7 +143,8 @@ class RunTree:
                 self.post.report_end(each)
 
     def spawnable(self, parent: ToolUseContext) -> Mapping[str, str]:
-        return spawnable(self._run_of(parent), self.register.services)
+        run = self._run_of(parent)
+        return types_to_offer(run, run.context.tools, self.register.services)
 
     async def send(
         self,

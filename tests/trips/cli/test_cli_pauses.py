@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage
 
-from ramet.cli.ask.consent import require_approval_for_writes
 from ramet.cli.pauses.raising import RaiseAtResume
 from ramet.core.events import Event, LimitPaused, LimitsRaised, RunEnded, decode
 from ramet.core.limits import Limits
@@ -351,7 +350,7 @@ async def test_a_raise_that_was_recorded_before_a_kill_is_not_repeated(
         monkeypatch.setenv("OPENAI_API_KEY", "test")
         async with AgentRuntime(project) as runtime:
             with pytest.raises(Cut):
-                await runtime.resume(only=id, prepare=prepare, hooks=[require_approval_for_writes()])
+                await runtime.resume(only=id, prepare=prepare)
         again = await resume(project, id, "--calls", "3", server=server)
 
     assert (raising.note, "nothing was added" in again.err) == ("", True)

@@ -41,6 +41,7 @@ SCRIPT: Mapping[str, Sequence[Any]] = {
         *["A timeout."] * 3,
     ],
 }
+WITHIN_S = 60  #: for one replay: each difference is found by a comparison, none by a wait
 RAN: list[str] = []  #: calls of the tool that did run
 
 
@@ -106,7 +107,8 @@ async def differences(
     """Return the path and the kind of the first difference of each code."""
     events, found = await events_in(folder, run), {}
     for name, code in codes.items():
-        difference = (await replay_code(stream(events), code, stall_s=stall_s)).difference
+        async with asyncio.timeout(WITHIN_S):
+            difference = (await replay_code(stream(events), code, stall_s=stall_s)).difference
         assert difference is not None, name
         found[name] = (difference.path, difference.what)
     return found

@@ -72,7 +72,9 @@ def killed_kernel(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[
 def folder(killed_kernel: tuple[Path, list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder with a copy of the journal that the killed kernel left."""
     monkeypatch.setattr(sys, "path", [str(killed_kernel[0]), *sys.path])
-    shutil.copytree(killed_kernel[0] / ".ramet", tmp_path / ".ramet", ignore=shutil.ignore_patterns("*.sock", "door"))
+    shutil.copytree(
+        killed_kernel[0] / ".ramet", tmp_path / ".ramet", ignore=shutil.ignore_patterns("*.sock", "pod-listener")
+    )
     return tmp_path
 
 

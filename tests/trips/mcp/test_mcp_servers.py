@@ -224,7 +224,7 @@ async def test_what_cannot_have_servers_is_refused(tmp_path: pathlib.Path, monke
     wider = {**entry, "policy": {"allowed_endpoints": ["example.org:443"]}}
     async with ramet.AgentRuntime(tmp_path) as runtime:
         monkeypatch.delitem(sys.modules, "mcp")
-        with pytest.raises(SpawnRefused, match=r"policy\.allowed_endpoints"):
+        with pytest.raises(SpawnRefused, match=r"mcp\.calc\.policy\.allowed_endpoints"):
             await runtime.spawn(boxed.replace(mcp=[wider], model=model), "Go.")
     for wrong, field in {"memory": "memory", "env_vars": "env_vars", "secrets": "secrets"}.items():
         with pytest.raises(InvalidValue, match=rf"mcp\.calc\.policy\.{field}"):

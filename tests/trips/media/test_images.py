@@ -125,6 +125,11 @@ async def test_openai_responses_get_images_and_documents(tmp_path: pathlib.Path)
     assert behind["content"][1]["image_url"] == plan
 
 
+def file_of(part: dict[str, Any]) -> tuple[str, str]:
+    """Return type and data of a file; Google's server takes either spelling, and its SDK has used both."""
+    return part.get("mimeType") or part["mime_type"], part["data"]
+
+
 async def test_gemini_gets_images_and_documents(tmp_path: pathlib.Path) -> None:
     """The files of a prompt are parts of its content; those of a result follow it in a content of the user."""
     google = pytest.importorskip("langchain_google_genai", reason="the extra ramet[google] is not installed")
@@ -135,10 +140,10 @@ async def test_gemini_gets_images_and_documents(tmp_path: pathlib.Path) -> None:
     prompt, _, result, behind = (each["parts"] for each in wire.bodies[1]["contents"])
 
     sky, terms = (each["inlineData"] for each in prompt[1:])
-    assert (sky["mime_type"], sky["data"]) == ("image/png", base64_of(png(shade=7)))
-    assert (terms["mime_type"], terms["data"]) == ("application/pdf", base64_of(PDF))
+    assert file_of(sky) == ("image/png", base64_of(png(shade=7)))
+    assert file_of(terms) == ("application/pdf", base64_of(PDF))
     assert result[0]["functionResponse"]["response"]["output"].startswith("plan.png: image/png, ")
-    assert behind[1]["inlineData"] == {"mime_type": "image/png", "data": base64_of(png(40, 30))}
+    assert file_of(behind[1]["inlineData"]) == ("image/png", base64_of(png(40, 30)))
 
 
 BEGUN = """

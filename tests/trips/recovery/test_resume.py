@@ -12,10 +12,12 @@ import pytest
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 
 from ramet import Agent, AgentRuntime, Limits, Session
+from ramet.cli.ask.facts import record_command
 from ramet.concurrency.clock import Clock
 from ramet.core.errors import BusyError, DefinitionMissing, StoreInUse, Unknown
 from ramet.core.events import Event, MailPushed, RunEnded, RunResumed, TurnEnded, TurnStarted
 from ramet.core.outcome import Status
+from ramet.host.safety.write_approval import require_approval_for_writes
 from ramet.models.scripted.model import Call, Script, ScriptedModel
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Store
@@ -23,6 +25,7 @@ from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore
 from ramet.tools.context import require_current_call
 from ramet.tools.spawn_request import SpawnRequest
+from ramet.tools.workspace import workspace_tools
 from tests.support.cut_journals import cut_behind
 from tests.support.empty_stores import empty_store_address
 from tests.support.store_addresses import KINDS, store_at
@@ -450,6 +453,35 @@ async def test_resume_requires_the_hooks_of_a_tree(make_store: MakeStore) -> Non
         session = await Session.resume(root, ScriptedModel(["on"]), tools, runtime=runtime, hooks=[hooks])
         assert session.context.hooks is not None
         assert session.context.hooks.listens("PreToolUse")
+
+
+async def test_a_conversation_of_ramet_ask_keeps_its_gate_in_code(tmp_path: pathlib.Path) -> None:
+    """The command's gate need not be supplied: a tool that writes is asked about, at the resumed session's approver."""
+    calls = [Call("Write", {"file_path": f"{name}.md", "content": "x"}) for name in ("kept", "refused")]
+    async with AgentRuntime(tmp_path) as runtime:
+        session = Session(
+            ScriptedModel([calls[0], "Done."]),
+            workspace_tools(),
+            cwd=tmp_path,
+            runtime=runtime,
+            hooks=require_approval_for_writes(),
+            approver=lambda _: True,
+        )
+        await session.start()
+        await record_command(session, is_approved=True, backend=None)
+        await session.ask("Write it down.")
+        await session.close()
+        session = await Session.resume(
+            session.id,
+            ScriptedModel([calls[1], "It was refused."]),
+            workspace_tools(),
+            cwd=tmp_path,
+            runtime=runtime,
+            approver=lambda _: False,
+        )
+        assert (await session.ask("Once more.")).value == "It was refused."
+        await session.close()
+    assert [(tmp_path / f"{name}.md").exists() for name in ("kept", "refused")] == [True, False]
 
 
 async def test_every_process_can_read_a_recorded_result(make_store: MakeStore) -> None:

@@ -51,6 +51,31 @@ async def test_a_result_whose_repr_raises_does_not_stop_its_run() -> None:
         assert (result.status, type(result.value)) == (Status.COMPLETED, Unprintable)
 
 
+@dataclass(frozen=True)
+class Finding:
+    """A place in a file."""
+
+    path: str
+    line: int
+
+
+async def test_a_model_reads_the_typed_value_of_a_child_as_json() -> None:
+    """The result of the call and the notice of a child in the background hold the same JSON."""
+    finding = '{"path": "api.py", "line": 3}'
+    finder = Agent(name="finder", output=Finding, model=ScriptedModel([finding] * 2))
+    calls = [
+        Call("Agent", {"prompt": "x", "subagent_type": "finder", "run_in_background": late}) for late in (False, True)
+    ]
+    async with Session(ScriptedModel({"Go.": [*calls, "started"], "": ["noted"]}), agents=[finder]) as session:
+        await session.ask("Go.")
+        await eventually(lambda: is_tree_idle(session))
+
+        answer = of_kind(session_events(session), ToolEnded, "main")[0].preview
+        (mail,) = of_kind(session_events(session), MailPushed, "main")
+    assert answer == '{"path":"api.py","line":3}'
+    assert answer in mail.text.splitlines()
+
+
 async def test_a_session_can_ask_a_plain_function() -> None:
     """The prompt is the argument of `Session(agent=function)`, and the return value is the answer."""
 

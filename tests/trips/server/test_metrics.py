@@ -97,7 +97,7 @@ async def test_disk_usage_is_shown(echo_server: EchoServer) -> None:
     assert metrics.value("ramet_journal_bytes", file="database") > 0
     assert metrics.value("ramet_journal_bytes", file="wal") > 0
     parts = {dict(labels)["part"] for name, labels in metrics.values if name == "ramet_folder_bytes"}
-    assert parts <= {"agents", "journal", "other", "packaging", "runs", "transcripts", "worktrees", "door"}
+    assert parts <= {"agents", "journal", "other", "packaging", "runs", "transcripts", "worktrees", "pod-listener"}
 
 
 async def test_the_lag_of_the_event_loop_is_sampled(echo_server: EchoServer) -> None:

@@ -185,7 +185,7 @@ async def test_a_follower_knows_which_runs_have_ended(echo_server: EchoServer, c
 
 
 async def test_the_operator_controls_runs(echo_server: EchoServer, client: Client) -> None:
-    """Mail, stop and keep return what was done. A refusal has its type."""
+    """Mail, stop and keep return what was done. A refusal has its type. A body of defaults may be left out."""
     handle, kernel = await spawn_tree_with_a_question(echo_server), client.kernel
     payer = next(each for each in await kernel.runs() if each.path == "main/payer")
 
@@ -195,6 +195,11 @@ async def test_the_operator_controls_runs(echo_server: EchoServer, client: Clien
     with pytest.raises(InvalidValue, match="text"):
         await kernel.send(payer.id, " ")
     assert (await kernel.keep(payer.id)).tree == handle.id
+    bare_posts = [f"/v1/runs/{payer.id}/{act}" for act in ("keep", "mail")]
+    assert [(await echo_server.ask("POST", each, echo_server.server.operator)).status_code for each in bare_posts] == [
+        200,
+        400,
+    ]
     assert not (await kernel.keep(handle.id, False)).kept
     stop_answer = await kernel.stop(payer.id, "not today")
     assert (stop_answer.stopped, stop_answer.left) == (["main/payer"], [])

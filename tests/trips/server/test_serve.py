@@ -147,14 +147,18 @@ async def test_a_stalled_server_reports_the_stall(folder: pathlib.Path) -> None:
 
 
 async def test_a_second_server_on_one_folder_is_refused(folder: pathlib.Path) -> None:
-    """The second server prints one line and exits with 1 or 2, and the first one continues."""
-    async with serve(folder), ramet.connect(folder / ".ramet" / "serve.sock") as client:
+    """The second server prints one line, which names the first, and exits with 1 or 2. The first one continues."""
+    async with serve(folder) as first, ramet.connect(folder / ".ramet" / "serve.sock") as client:
         async with serve(folder) as second:
             assert second.line == ""
-            assert (await second.process.communicate())[1].decode().startswith("ramet: socket: ")
+            [line] = (await second.process.communicate())[1].decode().splitlines()
+            assert line.startswith("ramet: socket: ")
+            assert f"process {first.process.pid} does" in line
             assert second.process.returncode == 2
         async with serve(folder, "--socket", str(folder / "other.sock")) as third:
-            assert "belongs to another kernel" in (await third.process.communicate())[1].decode()
+            [line] = (await third.process.communicate())[1].decode().splitlines()
+            assert f"belongs to another kernel (pid {first.process.pid}), which serves at " in line
+            assert "serve.sock; a folder has one kernel at a time" in line
             assert third.process.returncode == 1
         assert await client.list_teams() == []
     assert not (folder / "other.sock").exists()

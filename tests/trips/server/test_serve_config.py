@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pathlib
 import re
 import signal
@@ -17,6 +18,7 @@ import ramet
 from ramet.agent.files.trust import trust
 from ramet.cli.main import main
 from ramet.core.errors import BusyError, InvalidValue, NotYours, RametError, SpawnRefused
+from ramet.host.observability.audit_file import verify
 from ramet.services.client.client import Client
 from ramet.services.config.build import server_of
 from ramet.services.config.load import load
@@ -54,13 +56,15 @@ def configured_server(folder: pathlib.Path, settings: str, environ: Mapping[str,
 
 
 async def test_options_override_the_environment_and_the_settings_file(folder: pathlib.Path, home: pathlib.Path) -> None:
-    """An option wins over the environment, and the environment over the file."""
-    write_settings(folder, "listen: sub/a.sock\nlog_level: debug\nlimits: {queue: 3}\nteams:\n  red: {agents: 2}\n")
+    """An option wins over the environment, and the environment over the file. The audit file needs no new trust."""
+    settings = "listen: sub/a.sock\nlog_level: debug\naudit_file: audit.jsonl\nlimits: {queue: 3}\n"
+    write_settings(folder, f"{settings}teams:\n  red: {{agents: 2}}\n")
     (folder / "sub").mkdir()
     trust(folder, home / ".ramet")
     async with serve(folder) as process:
         assert str(folder / "sub" / "a.sock") in process.line
         log = (await process.end(signal.SIGTERM))[1].splitlines()
+    assert (folder / "audit.jsonl").exists()
     assert any(" DEBUG " in line for line in log)
     assert all(re.match(r"\d{4}-\d\d-\d\dT[\d:.]+Z [A-Z]+ \w", line) for line in log)
     environment = {"RAMET_LISTEN": str(folder / "b.sock"), "RAMET_LOG_LEVEL": "error"}
@@ -142,9 +146,12 @@ async def test_the_token_can_come_from_a_referenced_file(folder: pathlib.Path) -
 
 
 async def test_the_key_of_a_model_alias_stays_secret(folder: pathlib.Path) -> None:
-    """Each request uses the key that the reference holds now. No log, answer or file contains the key."""
-    settings = "log_level: debug\nmodels:\n  smart: {model: 'openai:gpt-5.4-mini', key: 'file:key'}\n"
-    file = write_settings(folder, settings)
+    """Each request uses the key that the reference holds now. No log, answer or file contains the key.
+
+    The log is JSON, and what the agents did is in the audit file.
+    """
+    settings = "log_level: debug\nlog_format: json\naudit_file: logs/audit.jsonl\n"
+    file = write_settings(folder, f"{settings}models:\n  smart: {{model: 'openai:gpt-5.4-mini', key: 'file:key'}}\n")
     (folder / "key").write_text(KEY)
     (folder / "key").chmod(0o600)
     async with provider(["Hello.", "Hello again."]) as server:
@@ -166,7 +173,11 @@ async def test_the_key_of_a_model_alias_stays_secret(folder: pathlib.Path) -> No
             with pytest.raises(RametError, match="file:"):
                 await client.spawn_agent("red", "eve", "llm", spawn_info={"model": "smart"}, key=team.key)
             words = (await process.end(signal.SIGTERM))[1]
-    assert "DEBUG" in words
+    assert "DEBUG" in {json.loads(line)["level"] for line in words.splitlines()}
+    audit_file = folder / "logs" / "audit.jsonl"
+    assert verify(audit_file).ok
+    assert "run_spawned" in audit_file.read_text()
+    assert KEY not in audit_file.read_text()
     assert KEY not in words
     files = [each for each in (folder / ".ramet").rglob("*") if each.is_file()]
     assert files

@@ -270,12 +270,19 @@ async def test_an_agent_may_be_restricted_to_some_types() -> None:
         await session.ask("Go.")
         boss_run, helper_run = run_of(session, "main/1"), run_of(session, "main/1/1")
         spawns = [event.agent for event in of_kind(session_events(session), RunSpawned)]
+        assert offered_builtin_types(session) == ["general-purpose"], "the session has none of the tools of the others"
 
     listing = next(each.description for each in boss_run.context.tools if each.name == "Agent")
     assert ("- helper: Helps." in listing, "- explore:" in listing) == (True, False)
     assert spawns == ["main", "boss", "helper"]
     assert "unknown agent type 'explore'" in str(typed_texts(boss_run.context.history))
     assert "unknown agent type 'explore'" in str(typed_texts(helper_run.context.history))
+
+
+def offered_builtin_types(session: Session) -> list[str]:
+    """Return the built-in types that the main agent of a session is offered."""
+    listing = next(each.description for each in run_of(session, "main").context.tools if each.name == "Agent")
+    return [name for name in ("general-purpose", "explore", "plan") if f"- {name}: " in listing]
 
 
 async def test_read_only_agents_cannot_write(tmp_path: Path) -> None:
@@ -288,6 +295,7 @@ async def test_read_only_agents_cannot_write(tmp_path: Path) -> None:
     )
     async with Session(model, workspace_tools(), cwd=tmp_path) as session:
         await session.ask("Go.")
+        assert offered_builtin_types(session) == ["general-purpose", "explore", "plan"]
 
     for request in model.requests[1:3]:
         assert set(request.tools) == {"Read", "Glob", "Grep"}

@@ -696,7 +696,7 @@ async def test_the_prints_of_a_sandboxed_function_are_streamed(tmp_path: pathlib
     async with AgentRuntime(tmp_path, backend=backend) as runtime:
         start = agent_spec(runtime, tmp_path / "ada", **function("prints", policy=Policy()))
         async with open_agent(OURS, start) as agent:
-            assert await say(agent, "a b") == 'a\nb\n{"words": 2}'
+            assert await say(agent, "a b") == 'a\nb\n{"words":2}'
 
 
 @pytest.mark.parametrize("backend", [None, "local"], ids=["host", "local"])
@@ -835,9 +835,9 @@ async def test_a_function_that_ended_before_a_kill_is_not_called_again(tmp_path:
         writer = format_of("openai").Writer(run, "prints", 0)
         chunks = [*writer.begin(), *writer.text("a\n")]
         rest = [chunk async for chunk in agent.resume_turn(1, b"", "openai", chunks)]
-        assert text_of(rest) == 'b\n{"words": 2}'
+        assert text_of(rest) == 'b\n{"words":2}'
         assert [chunk async for chunk in agent.resume_turn(1, b"", "openai", [*chunks, *rest[:-1]])] == rest[-1:]
-        assert [each["content"] for each in await agent.history()] == ["a b", 'a\nb\n{"words": 2}']
+        assert [each["content"] for each in await agent.history()] == ["a b", 'a\nb\n{"words":2}']
 
 
 async def test_the_missing_output_of_a_host_function_is_announced_after_a_kill(

@@ -103,6 +103,26 @@ def test_check_as_json_has_kind_and_path(project: Path, capsys: pytest.CaptureFi
     assert (row["kind"], Path(row["path"]).name) == ("problem", "broken.md")
 
 
+def test_check_lists_the_hooks_of_the_settings_and_whether_they_wait_for_trust(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that cannot be understood is a problem."""
+    settings = project / ".claude" / "settings.json"
+    settings.write_text('{"hooks": {"Stop": [{"hooks": [{"type": "command", "command": "./stop.sh"}]}]}}')
+    line = 'hook Stop [{"hooks": [{"type": "command", "command": "./stop.sh"}]}] .claude/settings.json'
+
+    assert main(["agents", "check", "--dir", str(project)]) == 0
+    assert capsys.readouterr().out.splitlines() == [f"{line} (waits for trust: ramet trust DIR)"]
+    assert main(["trust", str(project)]) == 0
+    capsys.readouterr()
+    assert main(["agents", "check", "--dir", str(project)]) == 0
+    assert capsys.readouterr().out.splitlines() == [line]
+    settings.write_text('{"hooks": ["./stop.sh"]}')
+    assert main(["agents", "check", "--json", "--dir", str(project)]) == 1
+    (row,) = map(json.loads, capsys.readouterr().out.splitlines())
+    assert (row["kind"], "a mapping of hook events" in row["sentence"]) == ("problem", True)
+
+
 def test_check_names_skills_and_instructions_that_cannot_be_used(
     project: Path, home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,8 +58,8 @@ def test_markup_and_emoji_codes_are_shown_as_text() -> None:
 def test_a_typed_value_is_printed_as_json() -> None:
     """A program can read it, for any value."""
     assert (
-        text_of(Result(status=Status.COMPLETED, value={"cause": "é", "at": {1}}))
-        == '{\n  "cause": "é",\n  "at": "{1}"\n}'
+        text_of(Result(status=Status.COMPLETED, value={"cause": "é", "at": (1,)}))
+        == '{\n  "cause": "é",\n  "at": [\n    1\n  ]\n}'
     )
     assert text_of(Result(status=Status.COMPLETED, value="plain")) == "plain"
     assert text_of(Result(status=Status.FAILED, partial="half")) == "half"

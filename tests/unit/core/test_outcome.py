@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
+from pydantic import BaseModel
 
 from ramet.core.outcome import EXIT_CODES, ErrorInfo, Result, Status, Usage
 
@@ -82,17 +86,51 @@ def test_tokens_are_input_and_output() -> None:
     assert Usage(input_tokens=10, cache_read_tokens=8, output_tokens=5).tokens == 15
 
 
+class Line(BaseModel):
+    """A line of a file."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A place in a file."""
+
+    path: Path
+    line: Line
+
+
+ENDLESS: list[object] = []
+ENDLESS.append(ENDLESS)
+FINDING = '{"path":"api.py","line":{"number":3}}'
+
+
 @pytest.mark.parametrize(
     ("result", "text"),
     [
         (Result(status=Status.COMPLETED, value="found it"), "found it"),
         (Result(status=Status.COMPLETED, value=""), ""),
-        (Result(status=Status.COMPLETED, value={"a": 1}), "{'a': 1}"),
+        (Result(status=Status.COMPLETED, value={"a": ["é", None, {1}]}), '{"a":["é",null,[1]]}'),
+        (Result(status=Status.COMPLETED, value=Finding(Path("api.py"), Line(number=3))), FINDING),
+        (Result(status=Status.COMPLETED, value=["\ud83d", {1: "é"}]), r'["\ud83d",{"1":"\u00e9"}]'),
+        (Result(status=Status.COMPLETED, value={(1, 2): object}), """{"(1, 2)":"<class 'object'>"}"""),
+        (Result(status=Status.COMPLETED, value=ENDLESS), "[[...]]"),
         (Result(status=Status.COMPLETED, value=0), "0"),
         (Result(status=Status.CANCELLED, partial="half of it"), "half of it"),
         (Result(status=Status.FAILED, error=ErrorInfo(type="Bug", message="no")), ""),
     ],
-    ids=["text", "empty", "data", "zero", "partial", "nothing"],
+    ids=[
+        "text",
+        "empty",
+        "data",
+        "dataclass and model",
+        "half of an emoji",
+        "no data",
+        "endless",
+        "zero",
+        "partial",
+        "nothing",
+    ],
 )
 def test_the_text_of_a_result_is_its_value_or_partial_findings(result: Result, text: str) -> None:
     """A reader sees partial findings, and a falsy value counts as a value."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ramet import Agent, ScriptedModel, Session
+from ramet import Agent, AgentRuntime, ScriptedModel, Session
 from ramet.agent.files.bounded_read import Unreadable
 from ramet.agent.files.trust import trust
 from ramet.agent.hooks.hooks import HookRunner
@@ -54,6 +54,19 @@ def test_an_invalid_gate_is_an_error(tmp_path: Path, text: str, error: type[Exce
 
     with pytest.raises(error):
         Project.open(folder, user_dir=user_folder)
+
+
+async def test_a_definition_of_an_administrator_takes_precedence_in_a_session(tmp_path: Path) -> None:
+    """`AgentRuntime(managed_dir=…)` names the folder. Those of the session come after it."""
+    (tmp_path / "managed" / "agents").mkdir(parents=True)
+    (tmp_path / "managed" / "agents" / "coder.md").write_text(CODER.format("Managed"))
+    given = [Agent(name=name, description="Mine", instructions="x") for name in ("coder", "helper")]
+    async with AgentRuntime(managed_dir=tmp_path / "managed") as runtime:
+        session = Session(ScriptedModel([]), agents=given, runtime=runtime)
+        combined = runtime.open_project(None).with_call(given)
+
+        for definitions in (session.project, combined):
+            assert [definitions[each.name].description for each in given] == ["Managed", "Mine"]
 
 
 async def test_definitions_of_a_session_change_only_by_reload(tmp_path: Path) -> None:

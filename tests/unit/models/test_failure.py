@@ -82,6 +82,24 @@ def test_google_calls_its_status_code() -> None:
     assert not translate(SDKError(code=400), "m", NOW).retryable
 
 
+def test_an_answer_is_found_behind_an_error_that_hides_it() -> None:
+    """LangChain's package for Google raises errors without a status from those of Google's SDK."""
+    refused = SDKError("Error calling model")
+    refused.__cause__ = SDKError(code=429, details={"error": {"details": [{"retryDelay": "7s"}]}})
+    wrong = SDKError("Error calling model", is_retryable=True)
+    wrong.__cause__ = answer(403)
+    endless = SDKError("Error calling model")
+    endless.__cause__ = SDKError()
+    endless.__cause__.__cause__ = endless
+
+    failure = translate(refused, "m", NOW)
+    assert (failure.status, failure.retryable, failure.retry_after_s) == (429, True, 7.0)
+    assert failure.reason == "SDKError: Error calling model"
+    failure = translate(wrong, "m", NOW)
+    assert (failure.status, failure.retryable) == (403, False)
+    assert translate(endless, "m", NOW).status is None
+
+
 def test_an_empty_account_is_not_retried() -> None:
     """OpenAI answers 429 for it, too."""
     empty = answer(429)

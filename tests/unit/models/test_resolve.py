@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, Never
 
 import pytest
 from langchain_anthropic import ChatAnthropic
 from langchain_openai import ChatOpenAI
+from pydantic import BaseModel, model_validator
 
 from ramet.core.errors import InvalidValue, MissingExtra, ModelFailed, Unknown
 from ramet.models.prices import cost_usd, price_of
@@ -101,16 +103,17 @@ def test_an_invalid_name_is_refused(name: Any) -> None:
 
 
 @pytest.mark.parametrize("provider", sorted(PROVIDERS.keys() - INSTALLED))
-def test_a_missing_package_is_reported_with_the_command_that_installs_it(provider: str) -> None:
+def test_a_missing_package_is_reported_with_the_command_that_installs_it(
+    provider: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The package is an extra of ours, or the provider's own."""
+    monkeypatch.setitem(sys.modules, PROVIDERS[provider].module.partition(".")[0], None)
     with pytest.raises(MissingExtra) as missing:
         resolve(f"{provider}:model")
 
     package = PROVIDERS[provider].module.partition(".")[0].replace("_", "-")
-    expected = (
-        "pip install 'langchain-google-genai<5,>=4.2'" if provider == "google_genai" else f"pip install {package}"
-    )
-    assert str(missing.value).endswith(expected)
+    expected = "pip install 'langchain-google-genai<5,>=4.2" if provider == "google_genai" else f"pip install {package}"
+    assert expected in str(missing.value)
     assert provider in str(missing.value)
     assert isinstance(missing.value, MissingPackage) == (provider != "google_genai")
 
@@ -119,6 +122,30 @@ def test_a_missing_key_is_reported_before_the_first_request() -> None:
     """OpenAI's class cannot be made without one."""
     with pytest.raises((ModelFailed, InvalidValue), match=r"(?i)api[_ ]key"):
         resolve("openai:gpt-5")
+
+
+def test_a_missing_key_is_reported_in_the_words_of_the_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Google's class refuses all arguments together: the error names none of them, and shows no value."""
+
+    class ChatGoogleGenerativeAI(BaseModel):
+        model: str
+        base_url: str
+
+        @model_validator(mode="after")
+        def check_key(self) -> Never:
+            raise ValueError("API key required. Set GOOGLE_API_KEY.")
+
+    google = SimpleNamespace(ChatGoogleGenerativeAI=ChatGoogleGenerativeAI)
+    monkeypatch.setitem(sys.modules, "langchain_google_genai", google)
+
+    with pytest.raises(ModelFailed) as missing:
+        resolve("gemini-3-pro", base_url="http://sk-secret.example")
+    with pytest.raises(InvalidValue, match="base_url: Input should be a valid string") as wrong:
+        resolve("gemini-3-pro", base_url=["sk-secret"])
+
+    expected = "gemini-3-pro: ChatGoogleGenerativeAI cannot be created: API key required. Set GOOGLE_API_KEY."
+    assert str(missing.value) == expected
+    assert "sk-secret" not in str(wrong.value)
 
 
 def test_a_wrong_argument_is_refused() -> None:

@@ -102,6 +102,8 @@ teams:
   research: {agents: 2, cpu: 1.5, pods: 3}
 working_dir: work
 log_level: debug
+log_format: json
+audit_file: logs/audit.jsonl
 namespace: ramet-0
 base_image: registry.example/ramet:latest
 kubeconfig: ~/.kube/config
@@ -128,6 +130,7 @@ registry_password: env:REGISTRY_PASSWORD
     ]
     assert (config.limits.body_bytes, config.limits.queue, config.limits.agents) == (2048, 0, ServiceLimits().agents)
     assert config.teams == {"research": {"agents": 2, "cpu": 1.5, "pods": 3}}
+    assert (config.log_format, config.audit_file) == ("json", folder / "logs/audit.jsonl")
     assert (config.log_level, config.kubeconfig) == ("DEBUG", pathlib.Path("/people/ada/.kube/config"))
     assert (config.namespace, config.base_image, config.registry_url) == (
         "ramet-0",
@@ -221,6 +224,7 @@ def test_each_named_model_and_team_is_a_setting_of_its_own(file: pathlib.Path) -
         ("teams:\n  a/b: {agents: 1}", "teams.a/b", "letters, digits"),
         ("working_dir: ramet.yaml", "working_dir", "a folder, not a file"),
         ("log_level: loud", "log_level", "'loud' is not accepted; expected CRITICAL, "),
+        ("log_format: xml", "log_format", "'xml' is not accepted; expected text or json"),
         ("namespace: ''", "namespace", "1 to 63 lowercase letters"),
         ("namespace: My_Agents", "namespace", "1 to 63 lowercase letters"),
         ("token: [1]", "token", "'***' is not accepted"),

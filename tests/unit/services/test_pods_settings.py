@@ -122,9 +122,15 @@ def test_a_pod_setting_without_its_partner_is_refused(tmp_path: Path, text: str,
 
 
 async def test_the_listener_keeps_its_certificate_authority(tmp_path: Path) -> None:
-    """A client that trusts the pod's authority reaches the kernel; a restarted kernel has the same authority."""
+    """A client that trusts the pod's authority reaches the kernel; a restarted kernel has the same authority.
+
+    So has the kernel of a folder in which an older version named the authority's folder.
+    """
     port, results = free_port(), list[Any]()
-    for _ in range(2):
+    folder, older = tmp_path / ".ramet" / "pod-listener", tmp_path / ".ramet" / "door"
+    for number in range(3):
+        if number == 2:
+            folder.rename(older)
         listener = listener_of(load_text(tmp_path, f"pods: {{dial: '127.0.0.1:{port}'}}\n"))
         assert listener is not None
         await listener.start()
@@ -140,9 +146,10 @@ async def test_the_listener_keeps_its_certificate_authority(tmp_path: Path) -> N
             await listener.stop()
 
     assert results[0][join_token.URL] == f"wss://127.0.0.1:{port}/line"
-    assert results[0][join_token.CA] == results[1][join_token.CA]
+    assert results[0][join_token.CA] == results[1][join_token.CA] == results[2][join_token.CA]
     assert results[0][join_token.KEY] != results[1][join_token.KEY]
-    assert {each.stat().st_mode & 0o077 for each in (tmp_path / ".ramet" / "door").iterdir()} == {0}
+    assert {each.stat().st_mode & 0o077 for each in older.iterdir()} == {0}
+    assert not folder.exists()
 
 
 async def test_a_listener_address_in_use_is_refused(tmp_path: Path) -> None:

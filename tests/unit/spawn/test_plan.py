@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from ramet.agent.definition import Agent, as_agent
 from ramet.core.errors import InvalidValue, SpawnRefused, Unknown
 from ramet.core.limits import RESOURCES, Limits, SpawnLimits
+from ramet.core.mcp.server_entry import as_server
 from ramet.core.policy.policy import Policy, resolve_root_policy
 from ramet.host.session import Session
 from ramet.models.scripted.model import ScriptedModel
 from ramet.spawn.birth.plan import Plan, plan_birth
 from ramet.spawn.grants import with_definition_mounts
+from ramet.spawn.mcp.server_grants import server_grant
 from ramet.tools.spawn_request import SpawnRequest
 from tests.trips.kits.sessions import has_no_reservation, open_tree_of, run_of
 
@@ -176,3 +178,14 @@ def test_skills_are_mounted_unless_the_grant_shows_them_or_the_ceiling_does_not(
     assert mounted.readonly_mounts == ("/project", "/elsewhere/skills/b")
     assert (limited, none_added) == (grant, ())
     assert with_definition_mounts(None, skills, None) == (None, ())
+
+
+def test_a_server_of_an_agent_at_the_last_level_has_a_sandbox_of_its_own() -> None:
+    """A server is no level of the tree. What its agent lacks is refused by the names of the server and of the field."""
+    server = as_server({"name": "calc", "command": "calc", "policy": {"memory_mb": 64}})
+    wider = as_server({"name": "calc", "command": "calc", "policy": {"secrets": ["TOKEN"]}})
+    grant = resolve_root_policy(Policy(max_sub_agent_depth=0))
+
+    assert server_grant(server, grant).memory_mb == 64
+    with pytest.raises(SpawnRefused, match=r"mcp\.calc\.policy\.secrets"):
+        server_grant(wider, grant)

@@ -97,7 +97,7 @@ async def test_a_task_is_called_by_the_name_or_handle_of_its_agent() -> None:
         ("CallTask", {"agent": "another@…", "task": "solve"}),
     )
 
-    assert answers[1:] == [("success", '{"x": [1, null]}')] * 2
+    assert answers[1:] == [("success", '{"x":[1,null]}')] * 2
     assert forest.requests == [
         ("main@…/solver@…", "solve", {"a": "x"}, "call-1"),
         ("another@…", "solve", {}, "call-2"),

@@ -178,7 +178,9 @@ def _server_settings(root: Path, scripts: ScriptSearch) -> Iterator[Runnable]:
         yield Runnable(SERVER_SETTINGS, "is not plain YAML; its whole text counts", _hash(text.encode()))
     else:
         yield Runnable(SERVER_SETTINGS, _summary(content), _hash(text.encode()))
-    names = [each.lstrip().removeprefix("file:") for each in _strings(content)]
+    # The audit file is only appended to: its content decides nothing, and it changes while the server runs.
+    read_settings = {k: v for k, v in content.items() if k != "audit_file"} if isinstance(content, dict) else content
+    names = [each.lstrip().removeprefix("file:") for each in _strings(read_settings)]
     if isinstance(content, dict):
         names += [file for key in _OBJECT_KEYS for file in _files_of_module(content.get(key))]
     yield from _named_scripts(root, scripts.named_files(names), description="a file that the settings of a server name")

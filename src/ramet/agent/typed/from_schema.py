@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, Union, cast
@@ -37,9 +38,14 @@ def hint_of(schema: Mapping[str, Any], definitions: Mapping[str, Mapping[str, An
 
 
 class _UncachedParts(tuple[Any, ...]):
-    """The parts of a union. `typing` caches unions of hashable parts, with all their classes."""
+    """The parts of a union. Before Python 3.14, `typing` caches unions of hashable parts, with all their classes."""
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _union(parts: tuple[Any, ...]) -> Any:
+    # Python 3.14 caches no unions, and takes only a plain tuple for several parts.
+    return Union[parts if sys.version_info >= (3, 14) else _UncachedParts(parts)]  # noqa: UP007 - a variable number
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,7 +103,7 @@ class TypeReader:
                 parts = tuple(
                     self.hint(part_schema, f"{path}.anyOf[{at}]", deeper) for at, part_schema in enumerate(each)
                 )
-                return Union[_UncachedParts(parts)]  # noqa: UP007 - a variable number of parts
+                return _union(parts)
             case {"enum": [_, *_] as values} if len(keywords) == 1 and all(type(each) in SCALARS for each in values):
                 self._count_values(owner, values, path)
                 return Literal[tuple(values)]

@@ -17,7 +17,6 @@ from rich.text import Text
 
 from ramet.agent.definition import Agent
 from ramet.agent.files.skills import EVERY
-from ramet.cli.ask.consent import require_approval_for_writes
 from ramet.cli.ask.external_agent import external_agent
 from ramet.cli.ask.facts import record_command
 from ramet.cli.ask.question import QuestionOutcome, QuestionRunner
@@ -41,6 +40,7 @@ from ramet.core.events import RunEnded
 from ramet.core.limits import Limits, SpawnLimits
 from ramet.core.media.attachment import check_attachments
 from ramet.core.policy.permissions import NO_PERMISSIONS
+from ramet.host.safety.write_approval import require_approval_for_writes
 from ramet.host.session import MAX_PROMPT, Session, sandboxed_children
 from ramet.host.trees.exhausted_limits import exhausted_limits
 from ramet.host.trees.factory import OpenTree

@@ -7,16 +7,13 @@ from typing import Any
 
 import msgspec
 
-from ramet.cli.ask.consent import require_approval_for_writes
 from ramet.cli.project import open_project
 from ramet.core.errors import DamagedTree
-from ramet.core.policy.permissions import NO_PERMISSIONS
 from ramet.host.journal.journal import change_tree
 from ramet.host.recovery.resume import ResumeOptions, UnfinishedTree
+from ramet.host.safety.write_approval import ASK_FACTS
 from ramet.host.sandbox.sandboxes import BackendName
 from ramet.host.session import Session
-
-_KEY = "ask"
 
 
 class AskFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,13 +29,13 @@ async def record_command(session: Session, *, is_approved: bool, backend: Backen
         return
     await session.context.wait_persisted()
     facts = AskFacts(is_approved=is_approved, backend=backend)
-    more: dict[str, Any] = {_KEY: msgspec.to_builtins(facts)}
+    more: dict[str, Any] = {ASK_FACTS: msgspec.to_builtins(facts)}
     await change_tree(journal.store, session.id, as_owner=True, **more)
 
 
 def ask_facts(tree: UnfinishedTree) -> AskFacts | None:
     """Return the facts of a tree of `ramet ask`, None for any other tree. Raises DamagedTree."""
-    if (data := tree.about.get(_KEY)) is None:
+    if (data := tree.about.get(ASK_FACTS)) is None:
         return None
     try:
         return msgspec.convert(data, AskFacts)
@@ -47,14 +44,13 @@ def ask_facts(tree: UnfinishedTree) -> AskFacts | None:
 
 
 def resume_options(tree: UnfinishedTree, facts: AskFacts, *, attended: bool) -> ResumeOptions:
-    """Return the objects of a tree of `ramet ask`: its approval before changes, and its agent types.
+    """Return the objects of a tree of `ramet ask`: who answers its approvals, and its agent types.
 
     Without a person at the terminal all calls that need an approval are denied, unless `--yes` was given.
     """
     project = open_project(Path(tree.about["cwd"]))
     approver = (lambda _: True) if facts.is_approved else None if attended else (lambda _: False)
     return ResumeOptions(
-        hooks=[require_approval_for_writes(project.permissions or NO_PERMISSIONS)],
         agents=list(project.values()),
         approver=approver,
     )

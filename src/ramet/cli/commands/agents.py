@@ -7,7 +7,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rich.console import Console
 from rich.text import Text
@@ -17,8 +17,9 @@ from ramet.agent.files.bounded_read import Unreadable
 from ramet.agent.files.definitions import Definitions
 from ramet.agent.files.instructions import load_instructions
 from ramet.agent.files.search_paths import Problem
+from ramet.agent.files.settings import hooks_in, project_settings
 from ramet.cli.paths import display_path
-from ramet.cli.project import load, permissions, skills
+from ramet.cli.project import is_project_trusted, load, permissions, skills
 from ramet.cli.render.console import console
 from ramet.cli.render.formatting import count
 from ramet.cli.render.sanitize import one_line, sanitize
@@ -32,7 +33,8 @@ def agents(options: Namespace) -> int:
     out, err = console(sys.stdout), console(sys.stderr)
     if options.verb == "check":
         status = _check(definitions, options.dir, out, err, as_json=options.json)
-        return max(status, _show_permissions(options.dir, out, as_json=options.json))
+        status = max(status, _show_permissions(options.dir, out, as_json=options.json))
+        return max(status, _show_hooks(options.dir, out, as_json=options.json))
     if options.json:
         for agent in definitions.values():
             print(json.dumps(_as_data(agent), ensure_ascii=True))
@@ -78,6 +80,9 @@ def _check(definitions: Definitions, folder: Path, out: Console, err: Console, *
     return 1 if problems else 0
 
 
+_WAITS: Final = "  (waits for trust: ramet trust DIR)"
+
+
 class _Rule(NamedTuple):
     list: str
     rule: str
@@ -90,19 +95,42 @@ def _show_permissions(folder: Path, out: Console, *, as_json: bool) -> int:
     try:
         loaded = permissions(folder)
     except (Unreadable, InvalidValue) as problem:
-        sentence = str(problem)
-        if as_json:
-            print(json.dumps({"kind": "problem", "path": None, "sentence": sentence}))
-        else:
-            out.print(Text(one_line(sentence, 2_000)), soft_wrap=True)
-        return 1
+        return _show_problem(problem, out, as_json=as_json)
     lines = [*_rules(loaded.active, holds=True), *_rules(loaded.pending, holds=False)]
     for each in lines:
         if as_json:
             print(json.dumps({"kind": "permission", **each._asdict()}))
         else:
-            waits = "" if each.holds else "  (waits for trust: ramet trust DIR)"
+            waits = "" if each.holds else _WAITS
             out.print(Text(one_line(f"{each.list:<5}  {each.rule}  {each.source}{waits}", 2_000)), soft_wrap=True)
+    return 0
+
+
+def _show_problem(problem: Unreadable | InvalidValue, out: Console, *, as_json: bool) -> int:
+    if as_json:
+        print(json.dumps({"kind": "problem", "path": None, "sentence": str(problem)}))
+    else:
+        out.print(Text(one_line(str(problem), 2_000)), soft_wrap=True)
+    return 1
+
+
+def _show_hooks(folder: Path, out: Console, *, as_json: bool) -> int:
+    """Print the hooks of the folder's settings; return status 1 if a file cannot be understood."""
+    files = project_settings(folder)
+    holds = bool(files) and is_project_trusted(folder)
+    for path in files:
+        source = str(path.relative_to(folder))
+        try:
+            hooks = hooks_in(path, fence=folder)
+        except (Unreadable, InvalidValue) as problem:
+            return _show_problem(problem, out, as_json=as_json)
+        for event, entries in hooks.items():
+            text = json.dumps(entries, ensure_ascii=False)
+            if as_json:
+                print(json.dumps({"kind": "hook", "event": event, "hooks": entries, "source": source, "holds": holds}))
+            else:
+                line = one_line(f"hook {event} {text}", 1_000)
+                out.print(Text(one_line(f"{line}  {source}{'' if holds else _WAITS}", 2_000)), soft_wrap=True)
     return 0
 
 

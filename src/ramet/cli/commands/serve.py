@@ -18,13 +18,15 @@ from ramet.cli.paths import display_path, user_dir
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.settings_file import settings_file
 from ramet.cli.signals import Interrupts
+from ramet.core.errors import StoreInUse
 from ramet.host.observability.logs import setup_logging
 from ramet.host.observability.stalls import StallWatch
-from ramet.services.config.build import server_of
+from ramet.services.config.build import audit_of, server_of
 from ramet.services.config.load import Config, load
 from ramet.services.config.settings import TcpAddress
+from ramet.services.http.sockets import listening_pid
 from ramet.services.server.operator_token import TOKEN
-from ramet.services.server.server import Server
+from ramet.services.server.server import SOCKET, Server
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -37,24 +39,29 @@ def serve(options: Namespace) -> int:
     """Serve until SIGTERM or Ctrl-C, and return exit status 0. A permanently lost store ends the process with 1."""
     config = load(settings_file(options.config, options.dir or Path()), os.environ, _flags(options))
     logging.basicConfig(handlers=[], force=True)
-    setup_logging(structured=False, level=config.log_level or logging.WARNING)
+    setup_logging(structured=config.log_format == "json", level=config.log_level or logging.WARNING)
     # INFO covers requests to the server; the many requests that it sends itself are excluded.
     if config.log_level == "INFO":
         logging.getLogger("httpx2").setLevel(logging.WARNING)
     logging.captureWarnings(True)
-    asyncio.run(_serve(config))
-    return 0
+    return asyncio.run(_serve(config))
 
 
-async def _serve(config: Config) -> None:
+async def _serve(config: Config) -> int:
     stopping, loop = asyncio.Event(), asyncio.get_running_loop()
 
     def stop(_: str) -> None:
         loop.call_soon_threadsafe(stopping.set)
 
-    server = server_of(config, os.environ, user_dir=user_dir())
+    audit = audit_of(config)
+    server = server_of(config, os.environ, user_dir=user_dir(), audit=audit)
     server.wrap_application = partial(_with_page, server, config)
     with Interrupts(stop, lambda: None), _watch_stalls(server, config.stall_s):
+        try:
+            await server.start()
+        except StoreInUse as refusal:
+            print_error(_in_use(server, refusal))
+            return FAILURE
         async with server:
             key = display_path(server.folder / TOKEN) if config.token is None else str(config.token)
             print(
@@ -75,9 +82,19 @@ async def _serve(config: Config) -> None:
                 await server.settle(ends_process=True)
             # Not closed: closing would end the conversations, which will be continued.
             await server.terminate()
+            if audit is not None:
+                audit.close()
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(0)
+
+
+def _in_use(server: Server, refusal: StoreInUse) -> str:
+    """Return the line about a folder that another kernel has, with the address of its server if that is known."""
+    socket = server.folder / SOCKET
+    is_server = refusal.holder == f"pid {listening_pid(socket)}"
+    address = f", which serves at {display_path(socket)}" if is_server else ""
+    return f"{refusal}{address}; a folder has one kernel at a time: stop that process, ask it, or serve another --dir"
 
 
 def _with_page(server: Server, config: Config, application: ASGIApp) -> ASGIApp:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
+import msgspec
 from markdown_it import MarkdownIt
 from rich.console import Console
 from rich.markdown import Heading, Markdown
 from rich.text import Text
 
 from ramet.cli.render.sanitize import sanitize
-from ramet.core.outcome import Result
+from ramet.core.outcome import Result, value_json
 
 MAX_MARKDOWN = 200_000  #: a longer text is printed unchanged: parsing could take longer than reading
 
@@ -32,10 +31,13 @@ class _Page(Markdown):
 
 
 def text_of(result: Result) -> str:
-    """Return the answer as text: a typed value as JSON."""
+    """Return the answer as text: a typed value as indented JSON."""
     if result.value is None or isinstance(result.value, str):
         return result.text
-    return json.dumps(result.value, indent=2, ensure_ascii=False, default=str)
+    try:
+        return msgspec.json.format(value_json(result.value), indent=2).decode()
+    except Exception:  # as in `Result.text`
+        return result.text
 
 
 def print_text(out: Console, text: str) -> None:

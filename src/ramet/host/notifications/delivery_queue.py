@@ -58,6 +58,7 @@ class _Run:
     entries: deque[Entry] = field(default_factory=deque)
     failures: int = 0  #: of the first entry
     is_busy: bool = False  #: an attempt is being made, or its outcome is being recorded
+    due_at: float = 0.0  #: when the first entry is tried; another time in the heap of due runs is outdated
 
 
 class DeliveryQueue:
@@ -117,6 +118,7 @@ class DeliveryQueue:
                 if first is None and leaving[0] is run.entries[0] and run.failures:
                     run.failures = 0
                     self._end_failure()
+                    self._schedule(run, self._clock.monotonic())  # The next one has not failed, and waits for nothing.
                 run.entries = deque(each for each in run.entries if each not in leaving)
                 self._bytes -= sum(each.size for each in leaving)
                 gone += leaving
@@ -141,8 +143,8 @@ class DeliveryQueue:
             while True:
                 self._changed.clear()
                 while self._due and self._in_flight < IN_FLIGHT and self._due[0][0] <= self._clock.monotonic():
-                    _, _, run = heapq.heappop(self._due)
-                    if self._runs.get(run.order) is run and run.entries:
+                    at, _, run = heapq.heappop(self._due)
+                    if self._runs.get(run.order) is run and run.entries and not run.is_busy and run.due_at == at:
                         self._in_flight += 1
                         run.is_busy = True
                         group.create_task(self._process(run), name=f"ramet notification {self.name}")
@@ -229,6 +231,7 @@ class DeliveryQueue:
             self._end_failure()
 
     def _schedule(self, run: _Run, at: float) -> None:
+        run.due_at = at
         heapq.heappush(self._due, (at, next(self._numbers), run))
         self._changed.set()
 

@@ -21,7 +21,7 @@ from ramet.core.arguments import check_callable
 from ramet.core.errors import Damaged, DamagedTree, DefinitionMissing, Unknown
 from ramet.core.ids import CallId, RunId
 from ramet.core.limits import SpawnLimits
-from ramet.core.policy.permissions import Permissions
+from ramet.core.policy.permissions import NO_PERMISSIONS, Permissions
 from ramet.core.policy.policy import Policy, from_json
 from ramet.core.policy.session_access import Inbound, SessionAddress, checked_inbound
 from ramet.core.replay.replay import TreeReplay
@@ -30,6 +30,7 @@ from ramet.host.arguments import definitions_of
 from ramet.host.journal.journal import Journal, tree_document
 from ramet.host.journal.stored_events import location_of
 from ramet.host.safety.gate import SafetyGate
+from ramet.host.safety.write_approval import ASK_FACTS, require_approval_for_writes
 from ramet.host.serialize.recipes import agent_of
 from ramet.host.trees.factory import OpenTree, TreeOptions
 from ramet.host.trees.other_sessions import checked_sessions
@@ -232,8 +233,12 @@ def _policy(terms: Mapping[str, Any], supplied: ResolvedInputs) -> Policy:
 
 
 def _hooks(about: Mapping[str, Any], supplied: ResolvedInputs, project: Project) -> tuple[HookRunner | HookConfig, ...]:
-    """Return the hooks of a tree. Raises DefinitionMissing for fewer than the tree had: no gate may be missing."""
-    hooks = (*supplied.hooks, *project.hooks)
+    """Return the hooks of a tree. Raises DefinitionMissing for fewer than the tree had: no gate may be missing.
+
+    The gate of a tree of `ramet ask` is the host's own, and need not be supplied.
+    """
+    gates = [require_approval_for_writes(project.permissions or NO_PERMISSIONS)] if ASK_FACTS in about else []
+    hooks = (*gates, *supplied.hooks, *project.hooks)
     required = about.get("hooks", 0)
     if len(hooks) < required:
         raise DefinitionMissing("hooks", f"{required} of the tree, of which {len(hooks)} are supplied")

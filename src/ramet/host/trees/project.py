@@ -51,6 +51,7 @@ class Project(Mapping[str, Agent]):
         user_dir: pathlib.Path | None,
         user_texts: bool = True,
         home: pathlib.Path | None = None,
+        managed_dir: pathlib.Path | None = None,
         plugin_dirs: Sequence[pathlib.Path] = (),
         call: Sequence[Agent] = (),
     ) -> Project:
@@ -64,6 +65,7 @@ class Project(Mapping[str, Agent]):
             folder,
             user_dir=user_dir if user_texts else None,
             home=home,
+            managed_dir=managed_dir,
             plugin_dirs=plugin_dirs,
             call=call,
             trusted=trusted,
@@ -84,8 +86,9 @@ class Project(Mapping[str, Agent]):
         return cls(loaded, [each for each in hooks if each], notes, permissions)
 
     def with_call(self, call: Sequence[Agent]) -> Mapping[str, Agent]:
-        """Return these definitions and those of a session; a session's definition takes precedence."""
-        return ChainMap({agent.name: agent for agent in call}, self) if call else self  # type: ignore[arg-type]  # only read
+        """Return these definitions and those of a session, which take precedence over all but an administrator's."""
+        of_session = {each.name: each for each in call if each.name not in self or self[each.name].scope != "managed"}
+        return ChainMap(of_session, self) if of_session else self  # type: ignore[arg-type]  # only read
 
     @property
     def problems(self) -> tuple[Problem, ...]:

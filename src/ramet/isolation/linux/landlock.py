@@ -186,4 +186,5 @@ class _Beneath(ctypes.Structure):
     """struct landlock_path_beneath_attr."""
 
     _pack_ = 1
+    _layout_ = "ms"  # as `_pack_` alone means; Python 3.14 warns without it
     _fields_ = [("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32)]

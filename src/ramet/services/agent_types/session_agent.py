@@ -14,7 +14,7 @@ from ramet.core.errors import Aborted, Bug
 from ramet.core.events import Event, MessageDiscarded, MessageRecorded, SandboxStarted, ToolStarted
 from ramet.core.lifecycle import State
 from ramet.core.media.blocks import is_stored
-from ramet.core.outcome import ErrorInfo, Result, Status, Usage
+from ramet.core.outcome import ErrorInfo, Result, Status, Usage, value_text
 from ramet.host.session import Session
 from ramet.services.agent_types.outcome import problem_of, resource_amounts
 from ramet.services.agent_types.resume_turn import ReplayFilter, ResumedTurn
@@ -254,7 +254,7 @@ class _TurnText:
         """Return the text of a result that no reply contains."""
         if isinstance(result.value, str):
             return () if self._tail else (result.value,)
-        return (self._note(json.dumps(result.value, ensure_ascii=False, default=str)),)
+        return (self._note(value_text(result.value)),)
 
     def _note(self, text: str) -> str:
         self._needs_gap = True

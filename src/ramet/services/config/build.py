@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec import structs
 
 from ramet.agent.external.external import External
+from ramet.core.errors import InvalidValue
 from ramet.core.ids import safe_name
 from ramet.core.liveness.watch_settings import Watch
 from ramet.core.mcp.server_entry import McpServer
 from ramet.disk.state_folder import JOURNAL, state_folder
+from ramet.host.observability.audit import Audit
+from ramet.host.observability.audit_file import AuditFile
 from ramet.host.sandbox.sandboxes import BackendName
 from ramet.isolation.contract import Backend
 from ramet.isolation.workspace.folder_retention import FolderLimits
@@ -50,7 +53,7 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
 
     Secrets are read from `environ` or from files: the token and those of notifications now, a model's key when that
     model is first used. Raises MissingExtra. Raises InvalidValue, naming the reference, if the token does not exist,
-    and naming the entry point for an invalid backend.
+    and naming the entry point for an invalid backend. Raises the errors of `audit_of`.
     """
     limits, listen = config.limits, config.listen
     store = options.get("store") or store_of(config.store, config.working_dir, kernel_of(config, environ))
@@ -67,6 +70,7 @@ def server_of(config: Config, environ: Mapping[str, str], **options: Any) -> Ser
         "types": create_default_types(ModelAliases(config.models, environ), programs_of(config), servers_of(config)),
         "token": None if config.token is None else config.token.read(environ),
         "teams": config.teams,
+        "audit": options.get("audit") or audit_of(config),
         "notify": {name: each.target(f"notify.{name}", environ) for name, each in config.notify.items()},
         "watch": Watch(**structs.asdict(config.watch)),
         "rules": rules_of(config),
@@ -143,6 +147,22 @@ def store_of(
     from ramet.store.postgres import PostgresStore
 
     return PostgresStore(place.url, kernel=kernel)
+
+
+def audit_of(config: Config) -> Audit | None:
+    """Return the audit log of a configuration, which the caller closes; None if the configuration names no file.
+
+    Raises InvalidValue for a file that cannot be written, StoreInUse if it has another writer, and Damaged.
+    """
+    path = config.audit_file
+    if path is None:
+        return None
+    try:
+        return Audit([AuditFile(path)])
+    except OSError as problem:
+        raise InvalidValue("audit_file", str(path), f"a file that can be written; {problem.strerror}") from None
+    except InvalidValue as problem:
+        raise InvalidValue("audit_file", problem.value, problem.accepted) from None
 
 
 def rules_of(config: Config) -> Rules:

@@ -10,7 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from functools import partial
 
 from ramet.core.errors import Conflict, InvalidValue, SandboxFailed
-from ramet.disk.state_folder import ensure_folder, ensure_state_folder
+from ramet.disk.state_folder import OLDER_POD_LISTENER, POD_LISTENER, ensure_folder, ensure_state_folder
 from ramet.isolation.contract import Backend
 from ramet.isolation.kubernetes.connect.listener import SharedListener
 from ramet.isolation.kubernetes.images import PlainImage
@@ -79,8 +79,10 @@ def listener_of(config: Config) -> SharedListener | None:
     def identify() -> ServerIdentity:
         if certificate is not None and key is not None and ca is not None:
             return certificates.from_files(certificate, key, ca)
-        folder = ensure_folder(ensure_state_folder(config.working_dir) / "door")
-        return certificates.make([dial.host], folder)
+        state = ensure_state_folder(config.working_dir)
+        # Pods that an older version started trust the authority that is in the folder of the older name.
+        name = OLDER_POD_LISTENER if (state / OLDER_POD_LISTENER).is_dir() else POD_LISTENER
+        return certificates.make([dial.host], ensure_folder(state / name))
 
     return SharedListener((dial.host, dial.port), listen=(listen.host, listen.port), identify=identify)
 

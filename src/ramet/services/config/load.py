@@ -77,6 +77,8 @@ class Config(Struct, frozen=True, kw_only=True):
     watch: WatchSettings = WatchSettings()
     notify: Mapping[str, NotifySettings] = {}  #: the targets of notifications, by name
     log_level: str | None = None
+    log_format: str = "text"  #: text | json
+    audit_file: pathlib.Path | None = None  #: None: no audit log
     metrics: str = "operator"  #: who may see them: operator | public
     page_hosts: tuple[str, ...] = ()  #: further hosts by which browsers reach the page
     stall_s: int = 5  #: seconds of a stalled event loop before it is reported; 0: not watched
@@ -148,6 +150,8 @@ SETTINGS: Final = (
     Setting("watch.on_loop", _plain_check(validators.choice_of(*ACTIONS))),
     Setting("working_dir", validators.folder_of),
     Setting("log_level", _plain_check(validators.level_of)),
+    Setting("log_format", _plain_check(validators.choice_of("text", "json"))),
+    Setting("audit_file", validators.path_of),
     Setting("metrics", _plain_check(validators.choice_of("operator", "public"))),
     Setting("page_hosts", _plain_check(validators.list_of(validators.page_host_of, "hosts"))),
     Setting("stall_s", _plain_check(validators.parse_int(0, 86_400)), number=True),

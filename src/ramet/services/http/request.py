@@ -119,11 +119,13 @@ class RequestContext:
         return resume_position(self.request, query_after, of)
 
     async def json(self, kind: type[T], right: Right | None = None) -> T:
-        """Return the body as a structure. Raises Undecodable, InvalidValue, BodyTooLarge, Refusal.
+        """Return the body as a structure; no body is the default structure, if there is one.
 
-        With a `right`, raises NotYours, like `body`.
+        Raises Undecodable, InvalidValue, BodyTooLarge, Refusal. With a `right`, raises NotYours, like `body`.
         """
         data = await self._read(JSON_BYTES, right)  # Held until `release`: a structure may wait in a queue.
+        if not data and is_optional_body(kind):  # type: ignore[arg-type]  # any class is hashable
+            data = b"{}"
         value: T = decode(kind, data, "body", within="")
         return value
 
@@ -238,6 +240,13 @@ class RequestContext:
             self._is_abandoned = seconds > 0
             return False
         return True
+
+
+@cache
+def is_optional_body(kind: Any) -> bool:
+    """Return whether a structure needs no field, so that a request for it needs no body."""
+    is_structure = isinstance(kind, type) and issubclass(kind, msgspec.Struct)
+    return is_structure and not any(field.required for field in msgspec.structs.fields(kind))
 
 
 def key_of(request: Request) -> str:

@@ -14,6 +14,8 @@ import pathlib
 import secrets
 import socket
 import stat
+import struct
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
@@ -22,6 +24,7 @@ from ramet.core.errors import InvalidValue
 
 MAX_PATH = 100  #: bytes; an address of a Unix socket is at most 107 long
 _BACKLOG = 4096
+_PEER = struct.Struct("3i")  #: pid, user and group of the process at the other end
 
 
 @dataclass(frozen=True)
@@ -108,7 +111,7 @@ def _lock(path: pathlib.Path) -> int:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(lock)
-        raise InvalidValue("socket", str(path), "a path where no other server listens") from None
+        raise _taken(path) from None
     return lock
 
 
@@ -128,7 +131,31 @@ def _check_free(path: pathlib.Path) -> None:
             return
         except OSError:  # its backlog is full, or it is another user's: it is alive
             pass
-    raise InvalidValue("socket", str(path), "a path where no other server listens")
+    raise _taken(path)
+
+
+def listening_pid(path: pathlib.Path) -> int | None:
+    """Return the id of the process that listens at a path; None if none does, or if that cannot be known."""
+    if sys.platform != "linux":
+        return None
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(str(path))
+        except OSError:
+            return None
+        pid, _, _ = _PEER.unpack(probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
+    return int(pid) or None  # 0: a process of another container
+
+
+def _taken(path: pathlib.Path) -> InvalidValue:
+    pid = listening_pid(path)
+    holder = "another process" if pid is None else f"process {pid}"
+    return InvalidValue(
+        "socket",
+        str(path),
+        f"a path where no other server listens: {holder} does; stop it, ask it, or serve another folder",
+    )
 
 
 def _bind(path: pathlib.Path) -> socket.socket:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage, SystemMessage
 
+from ramet.agent.builtin import is_builtin_without_tools
 from ramet.agent.composition.steps import Composition
 from ramet.agent.definition import Agent, as_agent
 from ramet.agent.external.program_policy import Program
@@ -40,7 +41,7 @@ from ramet.spawn.grants import (
     program_of,
     with_definition_mounts,
 )
-from ramet.spawn.mcp.server_grants import server_grant
+from ramet.spawn.mcp.server_grants import naming_server, server_grant
 from ramet.spawn.mcp.tool_list import without_server_tools
 from ramet.spawn.ports import TreePorts
 from ramet.spawn.run import Run
@@ -244,6 +245,20 @@ def spawnable(parent: Run, services: TreePorts) -> Mapping[str, str]:
     }
 
 
+def types_to_offer(parent: Run, tools: Sequence[BaseTool], services: TreePorts) -> Mapping[str, str]:
+    """Return the types to offer a run with `tools`: those it may spawn, except built-in ones that would have no tool.
+
+    A definition of the user's own stays: its error tells the user what is missing.
+    """
+    delegable = parent.rights[-1].delegable
+    names = {each.name for each in (tools if delegable is None else delegable)}
+    return {
+        name: description
+        for name, description in spawnable(parent, services).items()
+        if not is_builtin_without_tools(services.definitions[name], names)
+    }
+
+
 def check_tools(tools: Sequence[BaseTool], is_inside: bool, services: TreePorts) -> None:
     """Raise NotShippable for a synchronous tool that must run in a process of its own, and cannot.
 
@@ -280,7 +295,8 @@ def check_servers(agent: Agent, grant: Grant | None, services: TreePorts) -> Non
         if each.policy is not None:
             own_grant = server_grant(each, grant)
             if each.policy.allowed_endpoints and services.placement is not None:
-                check_endpoints(own_grant.allowed_endpoints, grant.allowed_endpoints, services)
+                with naming_server(each):
+                    check_endpoints(own_grant.allowed_endpoints, grant.allowed_endpoints, services)
 
 
 def _package_folders(agent: Agent, services: TreePorts) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from ramet.core.policy.permissions import Permissions
 from ramet.core.policy.policy import Grant
 from ramet.core.replay.run_replay import ROOM
 from ramet.spawn.admission import AdmissionSlot
-from ramet.spawn.birth.plan import Plan, spawnable
+from ramet.spawn.birth.plan import Plan, types_to_offer
 from ramet.spawn.grants import mount_roots_of
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.lifecycle.tree_pauses import is_halted, pause_reason
@@ -190,7 +190,7 @@ class RunBuilder:
         """Return the tools, with an Agent tool that lists exactly the types that this run may spawn."""
         if not any(tool.name == "Agent" for tool in tools):
             return tools
-        types = tuple(spawnable(run, self._services).items())
+        types = tuple(types_to_offer(run, tools, self._services).items())
         return tuple(_agent_tool(types) if tool.name == "Agent" else tool for tool in tools)
 
     def _record_waiting(self, run: Run, waits: bool) -> None:

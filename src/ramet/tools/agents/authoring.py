@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any, Literal
 
-import msgspec
 from langchain_core.tools import BaseTool, ToolException
 from pydantic import Field
 
 from ramet.core.ids import CallId
-from ramet.core.outcome import Result, Status
+from ramet.core.outcome import Status
 from ramet.tools.agents.agents import context_with_tree
-from ramet.tools.agents.report_framing import neutralise, report
+from ramet.tools.agents.report_framing import report
 from ramet.tools.arguments import Arguments, workspace_tool
 from ramet.tools.context import require_current_call
 
@@ -69,18 +67,7 @@ async def call_task(arguments: CallArguments) -> str:
     result = await handle.result()
     if result.status is not Status.COMPLETED:
         raise ToolException(report(result, name=handle.name))
-    return _result_text(result, handle.name)
-
-
-def _result_text(result: Result, name: str) -> str:
-    """Return a value as JSON, and text unchanged."""
-    if result.value is None or isinstance(result.value, str):
-        return report(result, name=name)
-    try:
-        text = json.dumps(msgspec.to_builtins(result.value, str_keys=True), ensure_ascii=False)
-    except (TypeError, ValueError, msgspec.MsgspecError):
-        return report(result, name=name)
-    return neutralise(text)[0]
+    return report(result, name=handle.name)
 
 
 def _registry_entry(arguments: CreateArguments) -> dict[str, Any]:

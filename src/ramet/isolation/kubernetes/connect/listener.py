@@ -48,7 +48,7 @@ class SharedListener:
         """
         if self._dial is not None:
             return
-        identity = await in_thread(self._identify, name="ramet-door")
+        identity = await in_thread(self._identify, name="ramet-pod-listener")
         listener = PodListener(*self._listen, identity.context)
         try:
             await listener.__aenter__()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from typing import Literal
@@ -12,7 +11,7 @@ from msgspec.structs import replace
 
 from ramet.core.errors import NotShippable, RametError
 from ramet.core.events import SandboxStarted
-from ramet.core.outcome import Result, Status
+from ramet.core.outcome import Result, Status, value_json
 from ramet.services.agent_types import conversation_log
 from ramet.services.agent_types.conversation_log import AnswerText, ConversationTurn
 from ramet.services.agent_types.outcome import problem_of
@@ -239,7 +238,7 @@ def _text_of(result: Result) -> str:
     if value is None:
         return ""
     try:
-        return _unicode(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str))
+        return _unicode(value if isinstance(value, str) else value_json(value).decode())
     except (ValueError, TypeError, RecursionError) as problem:
         raise NotShippable("what the function returned", str(problem), "return text, or data in few levels") from None
 

@@ -13,6 +13,7 @@ from msgspec import NODEFAULT, Raw, Struct
 from msgspec.structs import FieldInfo, fields
 
 from ramet.services.http.endpoints import BYTES, EVENT_STREAM, JSON
+from ramet.services.http.request import is_optional_body
 from ramet.services.http.routes.operation import Operation
 from ramet.services.idempotency.attempts import HEADER, MOST_CHARS
 from ramet.services.problems import MEDIA_TYPE
@@ -76,7 +77,8 @@ def _operation(each: Operation, schema_of: dict[Any, Any], components: dict[str,
     if parameters := _parameters(each, schema_of, components):
         document["parameters"] = parameters
     if endpoint.takes is not None:
-        document["requestBody"] = {"required": True, "content": {JSON: {"schema": schema_of[endpoint.takes]}}}
+        required = not is_optional_body(endpoint.takes)
+        document["requestBody"] = {"required": required, "content": {JSON: {"schema": schema_of[endpoint.takes]}}}
     elif endpoint.media:
         # A message may be empty: the agent decides about that.
         document["requestBody"] = {"required": endpoint.media != BYTES, "content": {endpoint.media: {"schema": {}}}}

@@ -18,7 +18,7 @@ from ramet.core.errors import RametError
 from ramet.core.mcp.server_entry import McpServer
 from ramet.spawn.admission import ResourceShare
 from ramet.spawn.mcp.server_connections import McpConnections
-from ramet.spawn.mcp.server_grants import server_grant
+from ramet.spawn.mcp.server_grants import naming_server, server_grant
 from ramet.spawn.ports import Placement
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.mcp_servers.sandboxed_server import (
@@ -93,7 +93,8 @@ class _OwnSandbox:
         run, server = self._run, self._server
         assert run.grant is not None, "an agent with servers works in a sandbox"
         grant = with_package_mounts(run, server, server_grant(server, run.grant))
-        backend = await local_backend(self._placement, grant)
+        with naming_server(server):
+            backend = await local_backend(self._placement, grant)
         program = run.sandbox.mcp_programs.get(server.name, server)
         sandboxed = SandboxedServer(program, grant, self, run.context.clock)
         with _admitted(run, ResourceShare(grant.memory_mb, grant.cpu_cores)):

@@ -20,6 +20,7 @@ from ramet.core.mcp.server_entry import McpServer
 from ramet.core.policy.policy import Grant
 from ramet.spawn.admission import ResourceShare
 from ramet.spawn.masking import masked_text
+from ramet.spawn.mcp.server_grants import naming_server
 from ramet.spawn.ports import Placement
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
@@ -211,7 +212,8 @@ class _Attempt:
         server, root, first = self._server, self._server.root, self._server.first
         assert server.grant is not None, "a program has a grant"
         grant = with_package_mounts(first, server.entry, server.grant)
-        backend = await local_backend(server.placement, grant)
+        with naming_server(server.entry):
+            backend = await local_backend(server.placement, grant)
         program = first.sandbox.mcp_programs.get(server.entry.name, server.entry)
         sandboxed = SandboxedServer(program, grant, self, root.context.clock)
         self.freeze = ServerFreeze(sandboxed, server.is_freeze_wanted)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from ramet.cli.ask.consent import require_approval_for_writes
 from ramet.core.policy.permissions import Effect, ModeRule, Permissions
+from ramet.host.safety.write_approval import require_approval_for_writes
 from ramet.tools.permissions.parsing import parse_rule
 from tests.support.context import make_context
 

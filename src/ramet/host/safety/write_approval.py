@@ -1,8 +1,8 @@
-"""Approval before changes to the folder: every changing tool call needs a person's consent."""
+"""Approval before changes to the folder: in trees of `ramet ask` every changing tool call needs a person's consent."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from ramet.agent.hooks.config import hook
 from ramet.agent.hooks.hooks import HookRunner
@@ -11,6 +11,9 @@ from ramet.tools.decisions import HookDecision
 from ramet.tools.dispatch import tool_flag
 from ramet.tools.permissions.evaluation import Call, judge
 from ramet.tools.workspace import workspace_tools
+
+#: The key of a tree's document with the facts of `ramet ask`. A tree with it has the gate, whoever resumes the tree.
+ASK_FACTS: Final = "ask"
 
 
 def require_approval_for_writes(permissions: Permissions = NO_PERMISSIONS) -> HookRunner:
