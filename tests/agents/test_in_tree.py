@@ -183,7 +183,7 @@ async def test_no_key_of_the_host_is_inside_and_a_stop_in_the_middle_leaves_no_p
     async with asked(monkeypatch, recite=[Hang(12, text="A long reply without an end.")]) as server:
         handle = await runtime.start_agent(agent_of(program), prompt="Please [recite].")
         run = runtime.get(handle.id).run
-        await eventually(lambda: "A long" in "".join(run.turn.streamed_text))
+        await eventually(lambda: "A long" in "".join(run.activity.streamed_text))
         assert run.sandbox.current is not None
         first = psutil.Process(run.sandbox.current.pid)
         processes = [first, *first.children(recursive=True)]

@@ -56,9 +56,9 @@ class QueryParams:
 async def query(params: QueryParams) -> AsyncGenerator[AIMessageChunk | Event]:
     """Yield the model's chunks as they arrive, and every message after it is recorded; return at the final answer.
 
-    The answer is the last message of `context.history`. Raises BudgetExceeded after the final answer that the budget's
-    owner is granted, ModelFailed if the provider does not answer, OutputInvalid if no answer fits, and Aborted if the
-    run was stopped.
+    A context with `on_chunk` gets the chunks instead. The answer is the last message of `context.history`. Raises
+    BudgetExceeded after the final answer that the budget's owner is granted, ModelFailed if the provider does not
+    answer, OutputInvalid if no answer fits, and Aborted if the run was stopped.
     """
     context, ending = params.context, StopCheck(params)
     context.declared_result = None
@@ -184,13 +184,14 @@ async def _compact_after_overflow(params: QueryParams, error: ModelFailed) -> bo
 
 
 async def ask_model(context: ToolUseContext, request: ModelRequest) -> AsyncGenerator[AIMessageChunk | Event]:
-    """Ask the model once: yield the chunks, then the recorded reply, which is already in the history."""
+    """Ask the model once: pass on or yield the chunks, then yield the recorded reply, which the history has already."""
     async with aclosing(context.ask(context, request)) as pieces:
         async for piece in pieces:
             if isinstance(piece, AIMessageChunk):
                 if context.on_chunk is not None:
-                    context.on_chunk(piece)
-                yield piece
+                    context.on_chunk(piece, request.step)
+                else:
+                    yield piece
             else:
                 if request.is_final_answer:  # No calls will be answered any more.
                     piece = without_calls(piece)

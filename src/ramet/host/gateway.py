@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from functools import cached_property
@@ -158,14 +158,13 @@ class _Port:
         context.quota = None  # Once: what this process hears of its provider is newer.
         call = _Call(self, context, request, bound_tools)
         if not bound_tools.bound.streams:
-            yield _with_mentioned_calls(context, request, await call.run(call.attempt_whole))
+            yield _with_mentioned_calls(context, request, await call.run())
             return
-        pieces: asyncio.Queue[AIMessageChunk | None] = asyncio.Queue()
-        call.pieces = pieces
+        pieces = call.pieces = asyncio.Queue[AIMessageChunk | None]()
 
         async def run() -> AIMessage:
             try:
-                return await call.run(call.attempt_stream)
+                return await call.run()
             finally:
                 pieces.put_nowait(None)
 
@@ -228,70 +227,55 @@ class _Call:
         self._plain = request  #: without a note
         self._account = Account(port.provider, context, request, self._input_tokens)
         self._usage = True  #: False once an attempt was refused because it asked for the usage of its stream
-        self.pieces: asyncio.Queue[AIMessageChunk | None] | None = None
+        self.pieces: asyncio.Queue[AIMessageChunk | None] | None = None  #: for the chunks of a reply that streams
 
-    async def run(self, attempt: Callable[[int], Awaitable[AIMessage]]) -> AIMessage:
+    async def run(self) -> AIMessage:
         """Make attempts by the rules of the model's limiter, until there is a reply. Raises the last ModelFailed."""
         reply = await self._port._limiter.call(
-            attempt, before_wait=self.note_retry, on_window=self.note_window, in_line=self._wait_in_line
+            self._attempt, before_wait=self.note_retry, on_window=self.note_window, in_line=self._wait_in_line
         )
         self._port.was_answered = True
         return reply
 
-    async def attempt_whole(self, attempt: int) -> AIMessage:
-        """Make one attempt that receives the reply in one piece."""
-        return await self._repeat_if_cut(attempt, self._attempt_whole_once)
+    async def _attempt(self, attempt: int) -> AIMessage:
+        """Make one attempt.
 
-    async def _attempt_whole_once(self, attempt: int) -> AIMessage:
-        hold, max_tokens, messages = await self._reserve(attempt)
-        try:
-            with self._context.cuts.cuttable():
-                reply = await complete(
-                    self._bound_tools.bound, messages, max_tokens=max_tokens, clock=self._port._clock
-                )
-        except BaseException as error:
-            self._account.settle_failed(hold, error)
-            raise
-        self._account.settle(hold, reply)
-        return reply
-
-    async def attempt_stream(self, attempt: int) -> AIMessage:
-        """Make one attempt that passes on chunks as they arrive; they are provisional until the message is complete.
-
-        An endpoint that refuses to report usage is asked again at once without usage. That second request is reserved
-        and settled like any other.
+        An endpoint that refuses to report the usage of a stream is asked again at once without usage. That second
+        request is reserved and settled like any other.
         """
         try:
-            return await self._repeat_if_cut(attempt, self._attempt_stream_once)
+            return await self._repeat_if_cut(attempt)
         except UsageRefused as error:
             self.note_retry(Retry(attempt, 0.0, error))
         self._usage = False
-        return await self._repeat_if_cut(attempt, self._attempt_stream_once)
+        return await self._repeat_if_cut(attempt)
 
-    async def _repeat_if_cut(self, attempt: int, once: Callable[[int], Awaitable[AIMessage]]) -> AIMessage:
+    async def _repeat_if_cut(self, attempt: int) -> AIMessage:
         """Make an attempt, and make it again after a pause that cut it."""
         while True:
             try:
-                return await once(attempt)
+                return await self._attempt_once(attempt)
             except WorkCut:
                 self.note_retry(Retry(attempt, 0.0, ModelFailed(self._port.name, "a pause cut the request")))
 
-    async def _attempt_stream_once(self, attempt: int) -> AIMessage:
+    async def _attempt_once(self, attempt: int) -> AIMessage:
+        """Make a request: its reply comes whole, or in chunks, which are provisional until the message is complete."""
         hold, max_tokens, messages = await self._reserve(attempt)
+        bound, clock = self._bound_tools.bound, self._port._clock
         chunks: list[AIMessageChunk] = []
-        assert self.pieces is not None
+        reply: AIMessage | None = None
         try:
             with self._context.cuts.cuttable():
-                async for chunk in stream_reply(
-                    self._bound_tools.bound,
-                    messages,
-                    max_tokens=max_tokens,
-                    clock=self._port._clock,
-                    usage=self._usage,
-                ):
-                    chunks.append(chunk)
-                    self.pieces.put_nowait(chunk)
-            reply = merge(chunks, self._port.name)
+                if self.pieces is None:
+                    reply = await complete(bound, messages, max_tokens=max_tokens, clock=clock)
+                else:
+                    async for chunk in stream_reply(
+                        bound, messages, max_tokens=max_tokens, clock=clock, usage=self._usage
+                    ):
+                        chunks.append(chunk)
+                        self.pieces.put_nowait(chunk)
+            if reply is None:
+                reply = merge(chunks, self._port.name)
         except BaseException as error:
             if chunks:
                 self._context.emit(MessageDiscarded, step_id=self._request.step, reason=str(error)[:500])

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 
-from ramet.core.events import Event
+from ramet.core.events import Event, RunEnded
 from ramet.core.ids import Path, RunId
 from ramet.core.limits import Limits
 from ramet.core.outcome import Result
 from ramet.spawn.lifecycle.mail import MailRouter
 from ramet.spawn.lifecycle.supervisor import Supervisor
 from ramet.spawn.limits.raises import raise_limits
+from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
 from ramet.spawn.watches.run_waits import view_of
 from ramet.tools.context import current_call
@@ -25,10 +27,10 @@ class Handle:
     Dropping a handle does not affect the run.
     """
 
-    __slots__ = ("_mail_router", "_run", "_supervisor")
+    __slots__ = ("_mail_router", "_register", "_run", "_supervisor")
 
-    def __init__(self, run: Run, supervisor: Supervisor, mail_router: MailRouter) -> None:
-        self._run, self._supervisor, self._mail_router = run, supervisor, mail_router
+    def __init__(self, run: Run, register: RunRegistry, supervisor: Supervisor, mail_router: MailRouter) -> None:
+        self._run, self._register, self._supervisor, self._mail_router = run, register, supervisor, mail_router
 
     @property
     def run(self) -> Run:
@@ -77,11 +79,11 @@ class Handle:
     async def _wait(self, result_future: asyncio.Future[Result]) -> Result:
         end = asyncio.shield(result_future)
         call = current_call.get(None)
-        caller = self._supervisor.run_of(call.context) if call is not None else None
+        caller = self._register.runs.get(call.context.run.id) if call is not None else None
         if call is None or caller is None:
             return await end
         caller.waits_for.append(self._run)
-        self._supervisor.on_wait_began()
+        self._register.admission.recheck_queue()  # This wait may be why one can never be admitted.
         try:
             return await call.context.slot.while_waiting(end, key=call.step_id)
         finally:
@@ -92,8 +94,13 @@ class Handle:
 
         Events of children are not included.
         """
-        async for event in self._supervisor.follow(self._run):
-            yield event
+        run = self._run
+        had_ended = run.result is not None
+        async with aclosing(self._register.services.follow(run.info)) as events:
+            async for event in events:
+                yield event
+                if isinstance(event, RunEnded) and (had_ended or not run.is_living):
+                    return
 
     def take_value(self, result: Result) -> EncodedValue:
         """Return the value for another sandbox.

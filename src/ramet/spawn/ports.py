@@ -17,7 +17,7 @@ from ramet.concurrency.clock import Clock
 from ramet.concurrency.timers import TimerQueue
 from ramet.core.errors import RametError, SpawnRefused
 from ramet.core.events import Event
-from ramet.core.ids import RunId
+from ramet.core.ids import RunId, StepId
 from ramet.core.liveness.watch_settings import NO_WATCH, Watch
 from ramet.core.policy.decision import PolicyDecision, PolicyRequest
 from ramet.core.policy.mount_rights import Mounts
@@ -198,7 +198,7 @@ class TreePorts:
 
     model: ModelPorts
     record: Callable[[Event], Event]
-    feed: Callable[[RunInfo, AIMessageChunk, str], None]  #: a chunk of a reply: provisional
+    feed: Callable[[RunInfo, AIMessageChunk, StepId], None]  #: a chunk of the reply of a step: provisional
     clock: Clock
     mint: Callable[[], RunId]
     definitions: Mapping[str, Agent]

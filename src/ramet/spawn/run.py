@@ -70,7 +70,6 @@ class RunTurn:
     attempt: int = 1  #: of the turn that continues here
     spawn_requests: Counter[str] = field(default_factory=Counter)  #: spawns that were requested in it, by content
     spawns_before: int = 0  #: spawns of the run before it
-    streamed_text: list[str] = field(default_factory=list)  #: text of the reply that is streaming
     verdict: TurnResult | None = None  #: its result
     stop_result: TurnResult | None = None  #: the result with which the run was stopped, while stopping
     on_result: Callable[[Result], None] | None = None  #: called with its result, if a caller waits for it

@@ -20,6 +20,7 @@ from ramet.core.tool_names import SEND_MESSAGE
 from ramet.spawn.birth.forked_request import forked_request
 from ramet.spawn.birth.plan import types_to_offer
 from ramet.spawn.birth.record import key_of, restore_counters, with_dedupe_key
+from ramet.spawn.birth.run_builder import RunBuilder
 from ramet.spawn.birth.spawner import Spawner
 from ramet.spawn.handle import Handle
 from ramet.spawn.lifecycle.group_requests import PeerRequests, check_mail
@@ -51,20 +52,17 @@ class RunTree:
         self.post = MailRouter(self.register, self.supervisor)
         self.peers = PeerRequests(self.register, self.supervisor, self.post)
         self.monitor_reports = MonitorReports(self.post)
-        self.supervisor.on_lost_monitors = self.monitor_reports.end_lost
-        self.supervisor.on_end = self._end_run
-        watch_actions = WatchActions(self.supervisor, self.post)
-        self.spawner = Spawner(self.register, self.supervisor, tree=self, watch_actions=watch_actions)
-
-    def _end_run(self, run: Run) -> None:
-        self.post.report_end_to_all(run)
-        self.peers.end_run(run)
-        placement = self.register.services.placement
-        if placement is not None and self.supervisor.tree_servers.end_with(run):  # Its turn was cut off.
-            placement.run_in_background(self.supervisor.tree_servers.close())
+        builder = RunBuilder(
+            self.register,
+            self.supervisor,
+            tree=self,
+            watch_actions=WatchActions(self.supervisor, self.post),
+            end_lost_monitors=self.monitor_reports.end_lost,
+        )
+        self.spawner = Spawner(self.register, self.supervisor, builder)
 
     def handle(self, run: Run) -> Handle:
-        return Handle(run, self.supervisor, self.post)
+        return Handle(run, self.register, self.supervisor, self.post)
 
     async def spawn(self, parent: ToolUseContext, request: SpawnRequest) -> Handle:
         """Spawn a child of the run of this context.

@@ -31,8 +31,8 @@ def lost_result(run: Run, why: str) -> TurnResult:
 
 def partial_text(run: Run) -> str:
     """Return the newest text of this turn, streaming or recorded."""
-    if run.turn.streamed_text:
-        return "".join(run.turn.streamed_text)
+    if run.activity.streamed_text:
+        return "".join(run.activity.streamed_text)
     return newest_text(reversed(run.context.history[run.turn_began_at :]))
 
 

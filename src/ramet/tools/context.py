@@ -311,7 +311,8 @@ class ToolUseContext:
     usage: Usage = NO_USAGE  #: of this run alone
     last_usage: Usage | None = None  #: of the newest reply
     on_usage: Callable[[Usage], None] | None = None
-    on_chunk: Callable[[AIMessageChunk], None] | None = None  #: called with each chunk of the loop's replies
+    #: passes on each chunk of the reply of a step of the loop, which then yields none; None: the loop yields them
+    on_chunk: Callable[[AIMessageChunk, StepId], None] | None = None
     processes: ToolProcesses | None = None  #: for synchronous tools; None: threads
     max_parallel_tools: int = 10  #: calls of one reply that run at once
     max_result_chars: int = 30_000  #: of a longer result the model sees the beginning

@@ -331,7 +331,7 @@ async def test_cancelling_in_mid_stream_keeps_the_partial_text() -> None:
     model = ScriptedModel({"tell": [Hang(13, "Once upon a time …")], "": [specialist_call("tell", "teller"), "ok"]})
     async with Session(model, runtime=impatient_runtime()) as session:
         turn = asyncio.create_task(session.ask("Go."))
-        await eventually(lambda: len(model.requests) == 2 and run_of(session, "teller").turn.streamed_text)
+        await eventually(lambda: len(model.requests) == 2 and run_of(session, "teller").activity.streamed_text)
 
         await session.handle("teller").cancel("too slow")
 
@@ -465,7 +465,7 @@ async def test_cancelling_the_reading_task_interrupts_the_turn() -> None:
     model = ScriptedModel([Hang(4, "Hm, let me see"), "resumed"])
     async with Session(model, runtime=impatient_runtime()) as session:
         reader = asyncio.create_task(session.ask("Go."))
-        await eventually(lambda: run_of(session, "main").turn.streamed_text)
+        await eventually(lambda: run_of(session, "main").activity.streamed_text)
 
         reader.cancel()
         await asyncio.wait([reader])
@@ -481,7 +481,7 @@ async def test_closing_a_session_in_mid_turn_ends_the_reader() -> None:
     model = ScriptedModel([Hang(4, "Hm, let me see")])
     async with Session(model, runtime=impatient_runtime()) as session:
         reader = asyncio.create_task(session.ask("Go."))
-        await eventually(lambda: run_of(session, "main").turn.streamed_text)
+        await eventually(lambda: run_of(session, "main").activity.streamed_text)
 
     assert (await reader).status is Status.CANCELLED
 

@@ -159,7 +159,7 @@ async def test_a_stop_leaves_no_process(runtime: ramet.AgentRuntime) -> None:
     """The program does not answer any more, and is gone with its sandbox."""
     handle = await runtime.start_agent(scripted(), prompt=script(["say", "I wait"], ["wait", "never.txt"]))
     run = runtime.get(handle.id).run
-    await eventually(lambda: run.turn.streamed_text)
+    await eventually(lambda: run.activity.streamed_text)
     await handle.cancel()
     result = await handle.result()
 
@@ -227,7 +227,7 @@ async def test_a_message_while_it_works_is_the_next_prompt_of_the_same_process(r
     first = script(["remember", "sorrel "], ["say", "I wait"], ["wait", "go.txt"], ["call", "1", "Read", {}])
     handle = await runtime.start_agent(scripted(), prompt=first)
     run = runtime.get(handle.id).run
-    await eventually(lambda: run.turn.streamed_text)
+    await eventually(lambda: run.activity.streamed_text)
     runtime.get(handle.id).send(script(["remember", "twice"], ["recall"]))
     folder = run.sandbox.folder
     assert folder is not None
@@ -249,7 +249,7 @@ async def test_a_pause_freezes_it_and_a_resume_lets_it_go_on(runtime: ramet.Agen
         scripted(), prompt=script(["say", "I wait"], ["wait", "go.txt"], ["say", " no more"])
     )
     run = runtime.get(handle.id).run
-    await eventually(lambda: run.turn.streamed_text)
+    await eventually(lambda: run.activity.streamed_text)
     inner = runtime.get(handle.id)
     await inner.pause("a break", now=True)
     await eventually(lambda: run.sandbox.is_frozen)

@@ -611,11 +611,11 @@ async def test_cancelling_a_tree_ends_its_guests(guest_loops: GuestLoops, tmp_pa
     async with session(script, tmp_path) as guest_session:
         reader = guest_session.submit_message("take charge")
         async for item in reader:
-            if len(guest_loops.guests) == 2 and run_of(guest_session, "child").turn.streamed_text:
+            if len(guest_loops.guests) == 2 and run_of(guest_session, "child").activity.streamed_text:
                 break
             if isinstance(item, ToolStarted):
                 await eventually(
-                    lambda: len(guest_loops.guests) == 2 and run_of(guest_session, "child").turn.streamed_text
+                    lambda: len(guest_loops.guests) == 2 and run_of(guest_session, "child").activity.streamed_text
                 )
                 break
         receipt = await guest_session.cancel("enough")

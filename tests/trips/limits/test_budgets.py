@@ -273,7 +273,7 @@ async def test_a_call_cancelled_in_mid_stream_is_settled_at_its_reservation() ->
             server.anthropic(), limits=Limits(tokens=10_000), runtime=runtime_without_backoff()
         ) as session:
             turn = asyncio.create_task(session.ask("Go."))
-            await eventually(lambda: run_of(session, "main").turn.streamed_text)
+            await eventually(lambda: run_of(session, "main").activity.streamed_text)
 
             await session.interrupt()
 

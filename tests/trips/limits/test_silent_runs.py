@@ -14,6 +14,7 @@ from ramet import Agent, AgentRuntime, Limits, Policy, ScriptedModel, Session, S
 from ramet.concurrency.clock import FakeClock
 from ramet.core.errors import InvalidValue
 from ramet.core.events import MailPushed, RunEnded, RunSilent
+from ramet.core.ids import StepId
 from ramet.core.outcome import Status
 from ramet.models.scripted.dialogue import Call, Hang, ReplyStep
 from ramet.models.scripted.model import Script
@@ -77,8 +78,7 @@ async def test_a_part_of_a_reply_is_a_sign_of_life() -> None:
         turn = asyncio.create_task(session.ask("Go."))
         run = await _asking(session)
         await clock.advance(40)
-        assert run.context.on_chunk is not None
-        run.context.on_chunk(AIMessageChunk(content="part"))
+        run.activity.feed(AIMessageChunk(content="part"), StepId("step"))
         assert view_at(session).last_event_at == began + timedelta(seconds=40)
         await clock.advance(59)
         assert silences(session) == []
@@ -92,7 +92,7 @@ async def test_a_part_of_a_reply_is_a_sign_of_life() -> None:
 async def _asking(session: Session[Any]) -> Run:
     await eventually(lambda: bool(session.runs()) and view_at(session).waits_for == "model")
     run = run_of(session, "main")
-    await eventually(lambda: run.turn.streamed_text)
+    await eventually(lambda: run.activity.streamed_text)
     return run
 
 

@@ -165,6 +165,19 @@ async def test_mail_that_comes_with_the_last_answer_is_answered_too() -> None:
     assert len(model.requests) == 2
 
 
+async def test_chunks_are_passed_on_or_yielded_but_not_both() -> None:
+    """A context with `on_chunk` gets each chunk once, with the step of its reply; the reader gets the events alone."""
+    published: list[tuple[str, str]] = []
+    context, _ = context_with_model(["two words"], on_chunk=lambda chunk, step: published.append((chunk.text, step)))
+
+    pieces = await run_loop(context, "go")
+
+    assert [text for text, _ in published if text] == ["two ", "words"]
+    assert not any(isinstance(piece, AIMessageChunk) for piece in pieces)
+    reply = next(piece for piece in pieces if isinstance(piece, MessageRecorded) and piece.step_id is not None)
+    assert {step for _, step in published} == {reply.step_id}
+
+
 async def test_mail_is_not_lost_when_the_reader_leaves() -> None:
     """Mail taken from the mailbox is in the history, however early the reader leaves."""
     context, _ = context_with_model(["ok"])

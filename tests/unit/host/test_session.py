@@ -268,7 +268,7 @@ async def test_stopping_a_runtime_ends_all_trees() -> None:
     session = Session(ScriptedModel([Hang(2, "hm")]), runtime=runtime)
     turn = asyncio.create_task(session.ask("Go."))
     handle = await runtime.spawn(asyncio.Event().wait)
-    await eventually(lambda: run_of(session, "main").turn.streamed_text)
+    await eventually(lambda: run_of(session, "main").activity.streamed_text)
 
     await runtime.stop()
     await runtime.stop()

@@ -64,10 +64,10 @@ async def test_the_first_of_several_failures_is_raised(idle_root: tuple[Supervis
         raise fail_with("the second")
 
     run.turn.verdict = TurnResult(Status.COMPLETED)
-    run.context.record, supervisor.on_end = refuse, fail_too
+    run.context.record, supervisor.on_end = refuse, [fail_too]
     with pytest.raises(StoreFailed, match="the first"):
         supervisor.apply_fact(run, Fact.FINISHED)
-    supervisor.on_end = lambda _: None
+    supervisor.on_end = []
 
     assert runs == [run]
     assert run.context.mailbox.closed_reason == "it has finished"

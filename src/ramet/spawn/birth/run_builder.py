@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
-from langchain_core.messages import AIMessage, AIMessageChunk
+from langchain_core.messages import AIMessage
 
 from ramet.agent.definition import Agent
 from ramet.agent.hooks.config import gates_of
@@ -45,12 +45,20 @@ if TYPE_CHECKING:
 class RunBuilder:
     """The builder of one tree's runs."""
 
-    def __init__(self, register: RunRegistry, supervisor: Supervisor, *, tree: Tree, watch_actions: Act) -> None:
+    def __init__(
+        self,
+        register: RunRegistry,
+        supervisor: Supervisor,
+        *,
+        tree: Tree,
+        watch_actions: Act,
+        end_lost_monitors: Callable[[Run], None],
+    ) -> None:
         self._register, self._supervisor, self._tree = register, supervisor, tree
         self._services, self._limit_waits = register.services, LimitWaits(register, supervisor)
         shared_timers = register.services.timers
         self._timers = shared_timers if shared_timers is not None else TimerQueue(register.services.clock)
-        self._watch_actions = watch_actions
+        self._watch_actions, self._end_lost_monitors = watch_actions, end_lost_monitors
 
     def build(
         self,
@@ -82,7 +90,7 @@ class RunBuilder:
             permissions = parent.context.permissions
         elif agent.permissions.mode("plan") is not None:
             after_plan = self._permissions(agent.permissions.without_mode("plan"), parent)
-        activity = RunActivity(services.record, services.clock)
+        activity = RunActivity(services.record, partial(services.feed, info), services.clock)
         context = ToolUseContext(
             run=info,
             ask=ask,
@@ -92,6 +100,7 @@ class RunBuilder:
             mailbox=Mailbox(info.path),
             budget=budget,
             record=activity.record,
+            on_chunk=activity.feed,
             durable=services.durable,
             confirm_ownership=services.confirm_ownership,
             tree=self._tree,
@@ -157,12 +166,11 @@ class RunBuilder:
         if agent.budget_note or (agent.budget_note is None and inherited):
             context.budget_note = partial(budget_note, run, self._register.limits)
         context.on_usage = run.count
-        run.sandbox.on_start = lambda: self._supervisor.on_lost_monitors(run)
+        run.sandbox.on_start = partial(self._end_lost_monitors, run)
         run.sandbox.admit_server = partial(self._register.admission.holding, run)
         run.sandbox.join_server = partial(self._supervisor.tree_servers.join, run)
         run.sandbox.on_process_change = partial(self._supervisor.time_stops.update, run)
         context.wait_without_time = partial(self._supervisor.time_stops.while_waiting, run)
-        context.on_chunk = lambda chunk: self._pass_on(run, chunk)
         context.slot = Slot(self._register.slots, lambda waits: self._record_waiting(run, waits))
         context.tools = plan.toolset.tools if plan.is_fork else self._with_types(run, plan.toolset.tools)
         return run
@@ -184,12 +192,6 @@ class RunBuilder:
             return tools
         types = tuple(types_to_offer(run, tools, self._services).items())
         return tuple(_agent_tool(types) if tool.name == "Agent" else tool for tool in tools)
-
-    def _pass_on(self, run: Run, chunk: AIMessageChunk) -> None:
-        """Pass a chunk on to readers; its text is partial output until the whole reply is recorded."""
-        run.turn.streamed_text.append(chunk.text)
-        run.activity.on_chunk()
-        self._services.feed(run.info, chunk, f"{run.info.id}:{run.context.steps}")
 
     def _record_waiting(self, run: Run, waits: bool) -> None:
         if not waits:

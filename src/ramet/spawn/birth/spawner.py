@@ -10,6 +10,7 @@ import dataclasses
 import pathlib
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -29,7 +30,7 @@ from ramet.isolation.git import worktree
 from ramet.isolation.git.worktree import Worktree
 from ramet.models.messages import encode
 from ramet.spawn.admission import AdmissionSlot
-from ramet.spawn.birth.child_budget import BirthReservation, ChildBudget, can_wait_at_limit, reserve_birth
+from ramet.spawn.birth.child_budget import BirthReservation, can_wait_at_limit, reserve_birth
 from ramet.spawn.birth.clone_plan import with_clone
 from ramet.spawn.birth.plan import Plan, folder_text, plan_birth, plan_root, system_messages
 from ramet.spawn.birth.policy_decisions import DecidedRequest, decide_child, decide_root, record
@@ -41,8 +42,7 @@ from ramet.spawn.ports import ModelPorts
 from ramet.spawn.registry import RunRegistry
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.run_folder import create_folder
-from ramet.spawn.watches.run_watch import Act
-from ramet.tools.context import ToolUseContext, Tree, current_call
+from ramet.tools.context import ToolUseContext, current_call
 from ramet.tools.run_info import RunInfo
 from ramet.tools.spawn_request import SpawnRequest
 
@@ -57,10 +57,9 @@ _OWN_FOLDER = "a folder of your own, which is empty at first"
 class Spawner:
     """The spawner of one tree's runs; there is no other way to spawn."""
 
-    def __init__(self, register: RunRegistry, supervisor: Supervisor, *, tree: Tree, watch_actions: Act) -> None:
-        self._register, self._supervisor = register, supervisor
+    def __init__(self, register: RunRegistry, supervisor: Supervisor, builder: RunBuilder) -> None:
+        self._register, self._supervisor, self.builder = register, supervisor, builder
         self._services = register.services
-        self.builder = RunBuilder(register, supervisor, tree=tree, watch_actions=watch_actions)
 
     async def spawn(self, parent: Run, request: SpawnRequest, slot: Slot | None = None) -> Run:
         """Spawn a child of `parent`, or raise and leave nothing behind.
@@ -98,27 +97,24 @@ class Spawner:
                 await self._check_isolation(plan.grant)
             # A birth that waits for room holds what it reserved; one that waits at a limit, or for the end of a pause,
             # holds no room.
-            place, share, asking = None, None, _asking_context(parent, slot)
+            place, asking = None, _asking_context(parent, slot)
             if not can_wait_at_limit(parent.context.budget):
                 await asking.wait_unpaused()
                 place = await self._admit(parent, plan, slot, rollback)
             try:
-                if place is not None:
-                    share = reserve_birth(parent, plan)
-                else:
-                    share = await asking.reserve(lambda: reserve_birth(parent, plan), BirthReservation.cancel)
+                reserve = partial(_reserve, parent, plan)
+                share = reserve() if place else await asking.reserve(reserve, BirthReservation.cancel)
             except BudgetExceeded as refusal:
                 raise SpawnRefused(f"budget {refusal.resource}", str(refusal), free=refusal.left) from refusal
             rollback.callback(share.cancel)
             if place is None:
                 share.agent.keep()  # The place may become free only when another run goes on.
             admission_slot = place or await self._admit(parent, plan, slot, rollback)
-            scope = share.scope
             if plan.needs_clone:
                 plan = await with_clone(plan, parent, self._services)
                 self._check_living(parent)  # It may have been stopped while git worked.
             own_tree = await self._worktree(parent, plan)
-            run = self._create_run(parent, plan, admission_slot, scope, own_tree)
+            run = self._create_run(parent, plan, admission_slot, share.budget, own_tree)
             rollback.pop_all()
         share.confirm()
         self._start_run(run, parent, plan)
@@ -256,7 +252,7 @@ class Spawner:
             raise SpawnRefused("stopped", f"{parent.info.path} is being stopped", free=0)
 
     async def _worktree(self, parent: Run, plan: Plan) -> Worktree | None:
-        if plan.isolation != "worktree" or plan.grant is not None:
+        if plan.isolation != "worktree" or plan.needs_clone:
             return None
         await parent.context.wait_persisted()
         git = self._services.git
@@ -274,7 +270,7 @@ class Spawner:
         parent: Run,
         plan: Plan,
         admission_slot: AdmissionSlot,
-        scope: ChildBudget | None,
+        own_budget: Budget | None,
         own_tree: Worktree | None,
     ) -> Run:
         parent.spawn_count += 1
@@ -293,15 +289,15 @@ class Spawner:
         )
         parent_abort = self._register.abort if plan.request.detached else parent.context.abort
         budget = parent.context.budget
-        if scope is not None:
-            budget, scope.budget.scope = scope.budget, path
+        if own_budget is not None:
+            budget, own_budget.scope = own_budget, path
         cwd = plan.cwd if own_tree is None else own_tree.cwd
         system = plan.system
         if own_tree is not None and not plan.is_fork:  # A fork's prompt stays its parent's; its brief names the folder.
             system = system_messages(plan.agent, plan.cwd, self._services, folder=folder_text(f"the folder {cwd}"))
         plan = dataclasses.replace(plan, name=name or path, cwd=cwd, system=system)
         run = self.builder.build(info, parent, plan, admission_slot, budget, AbortController(parent_abort))
-        run.own_budget = scope.budget if scope is not None else None
+        run.own_budget = own_budget
         run.worktree = own_tree
         self._create_folder(run, plan)
         return run
@@ -368,6 +364,10 @@ def _asking_context(parent: Run, slot: Slot | None) -> ToolUseContext:
     if slot is not None or current_call.get(None) is not None or not may_wait:
         return context
     return dataclasses.replace(context, slot=Slot(Slots(None)))
+
+
+def _reserve(parent: Run, plan: Plan) -> BirthReservation:
+    return reserve_birth(parent.context.budget, plan.limits, detached=plan.request.detached)
 
 
 def _count_failed_spawn(parent: Run) -> None:

@@ -17,7 +17,7 @@ from ramet.agent.loop import deliver_mail
 from ramet.core.budget import Hold
 from ramet.core.errors import Denied, ProtocolError
 from ramet.core.events import PlanStep, PlanUpdated, SubAgentReported, ToolEnded, ToolStarted
-from ramet.core.ids import CallId
+from ramet.core.ids import CallId, step_id
 from ramet.core.limits import Amount
 from ramet.core.outcome import Usage
 from ramet.isolation.masking.secret_forms import mask_text
@@ -183,10 +183,13 @@ class ProgramRequests:
             self._context.emit(PlanUpdated, steps=steps)
 
     def _report_text(self, text: str) -> None:
-        self._run.activity.on_chunk()
+        context, activity = self._context, self._run.activity
         self._reply_size += len(text)
-        if self._context.on_chunk is not None and self._reply_size <= MAX_REPLY:
-            self._context.on_chunk(AIMessageChunk(content=masked_text(self._run, text)))
+        if self._reply_size <= MAX_REPLY:
+            chunk = AIMessageChunk(content=masked_text(self._run, text))
+            activity.feed(chunk, step_id(context.run.id, context.steps))
+        else:
+            activity.on_chunk()
 
     def _count_report(self) -> None:
         self._report_count += 1

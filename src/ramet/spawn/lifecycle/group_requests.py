@@ -53,6 +53,7 @@ class PeerRequests:
         self._newest: dict[tuple[RunId, RunId, RequestKind], _Request] = {}
         self._known: dict[tuple[RunId, str], _Request] = {}  #: plans of calls of a process that has ended
         self._shutdowns = set[asyncio.Task[None]]()
+        supervisor.on_end.append(self.end_run)
 
     def restore(self, requests: Iterable[RequestReplay], open_calls: Collection[tuple[str, str]]) -> None:
         """Add the requests of another process. `open_calls`, by run and call, may be made again, and find theirs."""

@@ -35,7 +35,7 @@ class MailRouter:
 
     def __init__(self, register: RunRegistry, supervisor: Supervisor) -> None:
         self._register, self._supervisor = register, supervisor
-        supervisor.on_end = self.report_end_to_all
+        supervisor.on_end.append(self.report_end_to_all)
         supervisor.on_idle = self.report_idle
         self._mail_numbers = itertools.count(1)
 
@@ -101,25 +101,15 @@ class MailRouter:
 
     def report_end(self, run: Run) -> None:
         """Notify the parent of a background run that it ended, or else the nearest living run above."""
-        if not run.background or run.result is None:
-            return
-        ancestor = self._living_ancestor(run)
-        if ancestor is None or ancestor.state is State.STOPPING or ancestor.agent.function is not None:
-            return
-        text = notification(run.result, run=run.info.id, name=run.name, path=run.info.path)
-        self._push(
-            ancestor, Mail(id=f"end:{run.info.id}:{run.activations}", sender=run.info.path, text=text, kind="notice")
-        )
-        self._supervisor.wake_or_end(ancestor)
+        if run.background and run.result is not None and (ancestor := self._notified_ancestor(run)) is not None:
+            text = notification(run.result, run=run.info.id, name=run.name, path=run.info.path)
+            self.notify(ancestor, text, mail_id=f"end:{run.info.id}:{run.activations}", sender=run.info.path)
 
     def report_watch(self, run: Run, mail_id: str, finding: str) -> None:
         """Notify the nearest living run above of what a watch found about a run: of each finding once."""
-        ancestor = self._living_ancestor(run)
-        if ancestor is None or ancestor.state is State.STOPPING or ancestor.agent.function is not None:
-            return
-        text = watch_notice(finding, run=run.info.id, name=run.name, path=run.info.path)
-        self._push(ancestor, Mail(id=mail_id, sender=run.info.path, text=text, kind="notice"))
-        self._supervisor.wake_or_end(ancestor)
+        if (ancestor := self._notified_ancestor(run)) is not None:
+            text = watch_notice(finding, run=run.info.id, name=run.name, path=run.info.path)
+            self.notify(ancestor, text, mail_id=mail_id, sender=run.info.path)
 
     def notify(self, run: Run, text: str, *, mail_id: str, sender: str) -> None:
         """Notify a living run: once for each id."""
@@ -188,6 +178,12 @@ class MailRouter:
         ):
             ancestor = ancestor.parent
         return ancestor
+
+    def _notified_ancestor(self, run: Run) -> Run | None:
+        """Return the nearest run above that lives and accepts mail, if notices are of use to it."""
+        ancestor = self._living_ancestor(run)
+        is_useful = ancestor is not None and ancestor.state is not State.STOPPING and ancestor.agent.function is None
+        return ancestor if is_useful else None
 
     def _push(
         self, run: Run, mail: Mail, request_id: str = "", notify: str = "", request: MailRequest | None = None

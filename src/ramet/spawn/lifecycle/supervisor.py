@@ -8,15 +8,15 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
-from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Unpack
 
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from ramet.concurrency.cuts import WorkCut
 from ramet.core.errors import RametError, StoreFailed
-from ramet.core.events import Event, RunEnded, RunResumed, StateChanged, TimeStarted, TurnEnded, TurnStarted
+from ramet.core.events import RunEnded, RunResumed, StateChanged, TimeStarted, TurnEnded, TurnStarted
 from ramet.core.lifecycle import TERMINAL_STATES, Effect, Fact, Next, State, next_after, step
 from ramet.core.outcome import ErrorInfo, Result, Status
 from ramet.spawn.lifecycle.run_results import recorded_form, reported_result, result_of
@@ -31,7 +31,7 @@ from ramet.spawn.run import Run, TurnResult
 from ramet.spawn.sandbox.adoption import terminate_orphan
 from ramet.spawn.sandbox.mcp_servers.tree_servers import TreeServers
 from ramet.spawn.verdict import cancelled_result
-from ramet.tools.context import ToolUseContext, current_call
+from ramet.tools.context import current_call
 from ramet.tools.run_info import StopReceipt
 
 _log = logging.getLogger("ramet.supervisor")
@@ -50,8 +50,7 @@ class Supervisor:
         self.time_stops = TimeStops(register.services.clock, self.restart_deadline)
         self.pauses = TreePauses(register, self.apply_fact)
         self.tree_servers = TreeServers(register)
-        self.on_end: Callable[[Run], None] = lambda _: None  #: called with every run that ended
-        self.on_lost_monitors: Callable[[Run], None] = lambda _: None  #: called when a process of a run begins anew
+        self.on_end: list[Callable[[Run], None]] = []  #: called in order with every run that ended
         self.on_idle: Callable[[Run, Result], None] = lambda _, __: None  #: called with idle runs that are awaited
         self._orphan_ends = set[asyncio.Future[None]]()  #: sandboxes of an earlier kernel that are being ended
         self._effect_handlers: dict[Effect, Callable[[Run, str], None]] = {
@@ -64,7 +63,7 @@ class Supervisor:
             Effect.REOPEN_MAIL: lambda run, _: run.context.mailbox.reopen(),
             Effect.RELEASE: self._release,
             Effect.RECORD_END: self._record_end,
-            Effect.NOTIFY: lambda run, _: self.on_end(run),
+            Effect.NOTIFY: self._notify_of_end,
             Effect.FORGET: lambda run, _: register.forget(run),
         }
 
@@ -112,6 +111,12 @@ class Supervisor:
         run.context.record = lambda event: event  # Late events of a task that ignores cancelling are dropped.
         run.conclude(result)
         self._services.after(lambda failure: self._announce(run, result, failure), run.is_awaited)
+
+    def _notify_of_end(self, run: Run, _: str) -> None:
+        for notify in self.on_end:
+            notify(run)
+        if self._services.placement is not None and self.tree_servers.end_with(run):  # Its turn was cut off.
+            self._services.placement.run_in_background(self.tree_servers.close())
 
     def _announce(self, run: Run, result: Result, failure: RametError | None) -> None:
         """Report a recorded end; if the end cannot be recorded, report that failure instead."""
@@ -232,10 +237,10 @@ class Supervisor:
             if is_first and run.context.hooks is not None:
                 messages.extend(await start_hook_messages(run))
 
-        verdict = await run_turn(run, messages, begin, self._services, self.on_wait_began)
+        verdict = await run_turn(run, messages, begin, self._services, self._register.admission.recheck_queue)
         if verdict.status is Status.CANCELLED and run.turn.stop_result is None and not run.context.abort.aborted:
             self._register.loop_is_ending = True  # No code of ramet cancelled it: the event loop is ending.
-        run.turn.streamed_text.clear()
+        run.activity.streamed_text.clear()
         run.turn.resumes = False
         if verdict.status is not Status.COMPLETED:
             repair_history(run)
@@ -369,26 +374,6 @@ class Supervisor:
         return [
             run for run in self._register.living() if run.parent is None or run.detached or not run.parent.is_living
         ]
-
-    def run_of(self, context: ToolUseContext) -> Run | None:
-        """Return the run of this context, if it belongs to this tree."""
-        return self._register.runs.get(context.run.id)
-
-    def on_wait_began(self) -> None:
-        """Recheck queued spawns, because a caller begins to wait for a run.
-
-        The wait may be the reason that a queued spawn can never be admitted.
-        """
-        self._register.admission.recheck_queue()
-
-    async def follow(self, run: Run) -> AsyncGenerator[Event]:
-        """Iterate over the events of one run until its end."""
-        had_ended = run.result is not None
-        async with aclosing(self._services.follow(run.info)) as events:
-            async for event in events:
-                yield event
-                if isinstance(event, RunEnded) and (had_ended or not run.is_living):
-                    return
 
     async def interrupt(self, run: Run, reason: str, *, error_type: str = "Aborted") -> None:
         """End the turn of a session's root, not the root.

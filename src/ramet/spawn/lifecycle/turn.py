@@ -42,7 +42,7 @@ async def run_turn(
     messages: Sequence[BaseMessage],
     begin: Begin,
     services: TreePorts,
-    begins_to_wait: Callable[[], None],
+    on_wait_began: Callable[[], None],
 ) -> TurnResult:
     """Execute a turn and return its result; never raises for an error inside the turn."""
     try:
@@ -54,7 +54,7 @@ async def run_turn(
             services.results,
             services.recipe,
             lambda: _done(run, messages, services.placement),
-            on_wait_began=begins_to_wait,
+            on_wait_began=on_wait_began,
             now=services.clock.now,
         )
     except asyncio.CancelledError:
@@ -131,9 +131,8 @@ async def _converse(run: Run, messages: Sequence[BaseMessage]) -> Any:
         objections=run.turn.objections if run.turn.resumes else 0,
     )
     async with background_commands(run.context), aclosing(query(params)) as pieces:
-        async for piece in pieces:
-            if isinstance(piece, MessageRecorded):
-                run.turn.streamed_text.clear()
+        async for _ in pieces:  # The context passes on every chunk, and records every event.
+            pass
     return answer(run)
 
 

@@ -41,7 +41,7 @@ class LimitWaits:
         The run holds no slot meanwhile, if all that it does is waiting. Raises `refusal`, or a later one, if the limit
         does not pause.
         """
-        run = self._supervisor.run_of(context)
+        run = self._register.runs.get(context.run.id)
         if run is None or pausing_scope(context.budget, refusal) is None:
             raise refusal
         if run.denied_limits.get((refusal.scope, refusal.resource)) == run.turns:

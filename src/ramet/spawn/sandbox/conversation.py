@@ -105,7 +105,7 @@ class SandboxedConversation:
         self._records.start_after()
         context.declared_result = context.final_refusal = None
         run.sandbox.on_start()
-        run.turn.streamed_text.clear()
+        run.activity.streamed_text.clear()
         self._has_started = True
         system, history = self._transcript.start_turn(self._messages)
         await self._reserve_repeated()
@@ -324,8 +324,8 @@ class SandboxedConversation:
             async for piece in pieces:
                 if not isinstance(piece, AIMessageChunk):
                     return piece, request_context
-                if not request.aside and run.context.on_chunk is not None:
-                    run.context.on_chunk(piece)
+                if not request.aside:
+                    run.activity.feed(piece, question.step)
                 if request.stream:
                     await send_piece(encode_chunk(piece))
         raise ModelFailed(run.model, "it sent an empty answer")
@@ -337,7 +337,6 @@ class SandboxedConversation:
         if request.last_word:
             context.final_refusal, reply = self._last_refusal, without_calls(reply)
         recorded = self._transcript.record(with_call_ids(reply, request.step), request.step)
-        self._run.turn.streamed_text.clear()
         self._replies += 1
         self._run.sandbox.interrupted_calls.clear()
         self.calls = ToolCallLedger(context, request.step, self._newest_reply())
