@@ -278,11 +278,17 @@ class _Call:
                 reply = merge(chunks, self._port.name)
         except BaseException as error:
             if chunks:
-                self._context.emit(MessageDiscarded, step_id=self._request.step, reason=str(error)[:500])
+                self._discard(str(error))
             self._account.settle_failed(hold, error, has_output=bool(chunks))
             raise
         self._account.settle(hold, reply)
         return reply
+
+    def _discard(self, reason: str) -> None:
+        """Record that the chunks so far belong to no reply; those that nobody has read yet never come."""
+        while self.pieces is not None and not self.pieces.empty():
+            self.pieces.get_nowait()
+        self._context.emit(MessageDiscarded, step_id=self._request.step, reason=reason[:500])
 
     def note_retry(self, retry: Retry) -> None:
         """Record a wait before it begins."""

@@ -228,6 +228,25 @@ async def test_deltas_of_a_broken_attempt_are_discarded() -> None:
     assert pieces[-1].text == "whole"
 
 
+async def test_no_chunk_of_a_broken_attempt_comes_after_its_discard() -> None:
+    """A reader that takes what follows MessageDiscarded gets the text of the next attempt alone."""
+    run, items = GatewayRun(), list[Event | AIMessageChunk | AIMessage]()
+    record = run.context.record
+
+    def note(event: Event) -> Event:
+        items.append(event)
+        return record(event)
+
+    run.context.record = note
+    model = ScriptedModel([Cut(4, "half a word"), "whole"])
+    request = ModelRequest(messages=[HumanMessage("hello")], step=run.context.next_step())
+    async for piece in run.gateway.port(model).ask(run.context, request):
+        items.append(piece)
+
+    discard = next(i for i, item in enumerate(items) if isinstance(item, MessageDiscarded))
+    assert "".join(item.text for item in items[discard:] if isinstance(item, AIMessageChunk)) == "whole"
+
+
 async def test_the_replys_length_is_bounded_by_request_model_and_budget() -> None:
     """The lowest bound counts; without one, a default holds."""
     free, tight = GatewayRun(), GatewayRun(Limits(tokens=1_000))
