@@ -16,7 +16,19 @@ import pytest
 
 from ramet import AgentRuntime
 from ramet.core.errors import InvalidValue
-from ramet.host.control.socket import MAX_LINE, Answer, ControlledTrees, NoKernel, Refused, Send, Stop, send_request
+from ramet.host.control import socket as control_socket
+from ramet.host.control.socket import (
+    MAX_LINE,
+    Answer,
+    ControlledTrees,
+    ControlSocket,
+    NoKernel,
+    Refused,
+    Send,
+    Stop,
+    send_request,
+)
+from tests.support.waiting import eventually
 
 LONG = "a-folder-whose-name-is-long-" * 7
 
@@ -137,6 +149,30 @@ async def test_a_silent_client_does_not_delay_the_end(tmp_path: Path) -> None:
         await send_request(tmp_path, ControlledTrees())
     assert await reader.read() == b""
     writer.close()
+
+
+async def test_a_client_that_does_not_read_its_answer_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The connection is closed after a time, and nothing of it is left that the end of the kernel could wait for."""
+
+    async def long_answer(*_: object) -> bytes:
+        return bytes(4_000_000)
+
+    monkeypatch.setattr(control_socket, "READ_S", 0.1)
+    monkeypatch.setattr(ControlSocket, "_answer", long_answer)
+    with socket.socket(socket.AF_UNIX) as client:
+        async with kernel(tmp_path):
+            client.connect(str(tmp_path / ".ramet" / "kernel.sock"))
+            client.sendall(b"{}\n")
+            await eventually(lambda: _connections() == 1)
+            await eventually(lambda: _connections() == 0)
+            client.settimeout(5)
+            received = sum(map(len, iter(lambda: client.recv(1 << 20), b"")))
+
+    assert 0 < received < 4_000_000
+
+
+def _connections() -> int:
+    return sum(task.get_name() == "ramet control socket" for task in asyncio.all_tasks())
 
 
 async def test_the_socket_of_a_killed_kernel_is_replaced(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ _log = logging.getLogger("ramet.control")
 
 SOCKET = "kernel.sock"
 MAX_LINE = 1024 * 1024
-READ_S = 10.0  #: in which a request must have been sent
+READ_S = 10.0  #: in which a request must have been sent, and its answer received
 ANSWER_S = 120.0  #: in which the kernel must have answered: it may have to wait until runs have ended
 _SHORT_PATH = 100  #: an address of a socket is at most 107 bytes long
 _BACKLOG = 32
@@ -212,8 +212,11 @@ class ControlSocket:
                     await writer.drain()
         finally:
             writer.close()
-            with contextlib.suppress(OSError, asyncio.CancelledError):
-                await writer.wait_closed()
+            try:
+                async with asyncio.timeout(READ_S):
+                    await writer.wait_closed()
+            except (OSError, asyncio.CancelledError):  # A peer that does not read would delay the end of the kernel.
+                writer.transport.abort()
 
     async def _answer(self, line: bytes) -> bytes:
         try:
