@@ -328,3 +328,36 @@ print(meter.measure(max_bytes=1 << 40).bytes)
     process_result = subprocess.run([sys.executable, "-c", BEGIN + script], capture_output=True, text=True, check=True)
 
     assert int(process_result.stdout) == LARGE
+
+
+@pytest.mark.skipif("os.geteuid() != 0", reason="only root can become a user who may not list the files of ended ones")
+def test_ended_processes_hide_nothing(memory_folder: Path) -> None:
+    """An ordinary user may not list the files of a process that has ended; nothing is charged for it.
+
+    Its first thread may have ended alone: the files of the others are seen.
+    """
+    script = "import sys, threading; from pathlib import Path\nfrom ramet.isolation.limits import disk\n"
+    script += "from ramet.isolation.linux import procfs\nos.setuid(60700)\n"
+    script += f"os.chdir({str(memory_folder)!r}); libc.prctl(4, 1)\n"
+    script += """
+grown = 0
+disk._filled_bytes = lambda _: grown
+end, ready = os.pipe(), os.pipe()
+pid = os.fork()
+if not pid: os._exit(0)
+other = os.fork()
+if not other:
+    libc.prctl(4, 1); os.close(end[1])
+    file = made()
+    threading.Thread(target=lambda: (os.write(ready[1], b"x"), os.read(end[0], 1), os._exit(0))).start()
+    libc.pthread_exit(None)
+os.read(ready[0], 1)
+while procfs.stat(pid).state != "Z" or not procfs.stat(other).is_headless: pass
+meter = disk.Meter(Path("."), lambda: {pid: procfs.stat(pid), other: procfs.stat(other)})
+grown = 240 << 20
+print(meter.measure(max_bytes=1 << 40).bytes)
+"""
+
+    process_result = subprocess.run([sys.executable, "-c", BEGIN + script], capture_output=True, text=True, check=True)
+
+    assert int(process_result.stdout) == LARGE

@@ -30,6 +30,7 @@ _INEXACT = 9  #: the maximum number of consecutive inexact looks
 _STOPPED_TRIES = 3  #: attempts to look while the run is stopped
 _IDLE_WAIT_S = 0.5  #: the time to wait until stopped processes no longer run, for each attempt
 _STEP_S = 0.001
+_ENDING_LOOKS = 20  #: looks at a thread that may be closing its files
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
@@ -164,13 +165,13 @@ class _OpenFiles:
         process = procfs.stat(pid)
         if process is None:
             return
-        try:
-            for thread in (str(pid),) if process.threads == 1 else procfs.threads(pid):
+        for thread in (str(pid),) if process.threads == 1 else procfs.threads(pid):
+            try:
                 self._add_descriptors(thread, limit)  # Each thread may have its own.
                 self._add(f"{thread}/cwd", limit)
                 self._add(f"{thread}/exe", limit)  # An ended thread shows no program, even if other threads run it.
-        except PermissionError:  # A process that hides its files may hold anything.
-            self._is_hidden = True
+            except PermissionError:  # A process that hides its files may hold anything.
+                self._is_hidden = self._is_hidden or not _ends(thread)
         for area in procfs.areas(process, device=self._areas) if self._areas else ():
             if area.is_removed and area.inode not in self._files:
                 try:
@@ -210,6 +211,15 @@ class _OpenFiles:
             return False
         self._files[status.st_ino] = status.st_blocks * 512 + (ENTRY_BYTES if stat.S_ISDIR(status.st_mode) else 0)
         return True
+
+
+def _ends(thread: str) -> bool:
+    """Return whether a thread has ended, or does so now: its files belong to root then, until it has closed them."""
+    for _ in range(_ENDING_LOOKS):
+        if procfs.has_ended(thread):
+            return True
+        time.sleep(_STEP_S)
+    return False
 
 
 def _filled_bytes(path: Path) -> int:

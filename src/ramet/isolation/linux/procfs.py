@@ -55,6 +55,12 @@ def stat(pid: int) -> Stat | None:
     )
 
 
+def has_ended(thread: str) -> bool:
+    """Return whether a process or thread, by its name below /proc, has ended: it holds no file then."""
+    fields = _read(f"{thread}/stat").rpartition(b")")[2].split()
+    return not fields or fields[0] in (b"Z", b"X")
+
+
 def start_time(pid: int) -> int | None:
     """Return the start time of a process, in ticks since the machine started; None if no process has that pid."""
     process = stat(pid)
