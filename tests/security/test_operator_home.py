@@ -73,8 +73,8 @@ def test_agents_cannot_start_the_operators_own_definitions(operators_home: pathl
         ).text
         reply = client.say(spawned, "call Agent " + json.dumps({"prompt": "system", "subagent_type": "keeper"}))
 
-        assert "explore" in tools
+        assert "general-purpose" in tools
         for each in (tools, reply):
             assert SECRET not in each
         assert "keeper" not in tools
-        assert "explore" in reply, "it is told which types there are"
+        assert "general-purpose" in reply, "it is told which types there are"
