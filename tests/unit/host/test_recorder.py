@@ -57,7 +57,7 @@ def test_events_are_numbered_and_timed() -> None:
     assert list(recorder.recent_events) == events
 
 
-async def test_whoever_waits_for_the_end_of_a_reader_takes_no_items() -> None:
+async def test_waiting_for_the_end_of_a_reader_takes_no_items() -> None:
     """Waiting for the end of a reader ends with it or with the recorder, and holds none of its items meanwhile."""
     recorder = Recorder(FakeClock())
     readers = [recorder.subscribe(run=ROOT.id, chunks=True) for _ in range(2)]

@@ -331,8 +331,8 @@ print(meter.measure(max_bytes=1 << 40).bytes)
 
 
 @pytest.mark.skipif("os.geteuid() != 0", reason="only root can become a user who may not list the files of ended ones")
-def test_ended_processes_hide_nothing(memory_folder: Path) -> None:
-    """An ordinary user may not list the files of a process that has ended; nothing is charged for it.
+def test_processes_that_have_ended_are_not_charged_by_growth(memory_folder: Path) -> None:
+    """An ordinary user may not list the files of a process that has ended, and it holds none.
 
     Its first thread may have ended alone: the files of the others are seen.
     """
