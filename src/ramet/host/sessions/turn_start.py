@@ -69,18 +69,21 @@ async def begin_turn(
     is_free = (run.state is State.IDLE or run.turns == 0) and not run.context.is_paused
     if mentioned and not is_free:
         raise BusyError("another turn is under way, or paused: a prompt with a mention begins a turn of its own")
+    if blocks and not is_free:
+        raise BusyError("a prompt with attachments begins a turn of its own: the agent is paused, or at work")
     # After a kill the brief is pending already.
     brief = run.agent.initial_prompt if run.turns == 0 and not run.pending else ""
     prompt = f"{brief}\n\n{prompt}".strip() if brief else prompt
     turn = TurnStream(run, conversation.open_tree.recorder, on_end)
-    if is_free:
-        content: Any = [{"type": "text", "text": prompt}, *blocks] if blocks else prompt
-        tree.supervisor.prompt(run, marked_prompt(content, mentioned, run.context.history))
-    elif blocks:
-        raise BusyError("a prompt with attachments begins a turn of its own: the agent is paused, or at work")
-    else:
-        # A notice has woken the run, and the prompt joins that turn; or it is paused, and the prompt is kept.
-        tree.post.deliver(run, prompt, sender="user", kind="user")
+    try:
+        if is_free:
+            content: Any = [{"type": "text", "text": prompt}, *blocks] if blocks else prompt
+            tree.supervisor.prompt(run, marked_prompt(content, mentioned, run.context.history))
+        else:  # A notice has woken the run, and the prompt joins that turn; or it is paused, and the prompt is kept.
+            tree.post.deliver(run, prompt, sender="user", kind="user")
+    except BaseException:  # A mailbox may be full. A refused prompt must not count as the reader of a turn.
+        turn.close()
+        raise
     return turn
 
 
