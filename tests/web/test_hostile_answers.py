@@ -179,6 +179,7 @@ async def test_many_tabs_with_runs_leave_connections_for_acts(context: BrowserCo
         for each in pages:
             each.set_default_timeout(60_000)
             await each.goto(f"{server.new_link()}")
+            await each.get_by_role("gridcell", name="__proto__").wait_for()  # Only then it listens to its address.
             await each.evaluate("location.hash = '#/run/r1'")
         for each in pages:
             await each.get_by_text("last").wait_for()
