@@ -19,6 +19,7 @@ from langchain_core.messages.tool import ToolCallChunk, invalid_tool_call, tool_
 
 from ramet.core.errors import InvalidValue, ModelFailed
 from ramet.models.json_values import clean_text, sanitize, to_json_value
+from ramet.models.providers.reported_usage import is_credible
 
 #: Maximum bytes of the arguments of one reply's tool calls together.
 MAX_ARGUMENT_BYTES: Final = 1_000_000
@@ -43,8 +44,10 @@ def validate_message(message: AIMessage, model: str = "model") -> AIMessage:
     """Return the message with only data that journals and providers accept; the same object if nothing changes.
 
     Calls whose arguments are not plain data (an integer above 2^53, NaN) become invalid calls; lone surrogates become
-    U+FFFD.
+    U+FFFD. A usage that the message cannot have had is dropped: it counts as not reported.
     """
+    if not is_credible(message):
+        message = message.model_copy(update={"usage_metadata": None})
     content = message.content
     if type(content) is not str or not content.isascii():
         clean_content = sanitize(content)
