@@ -7,6 +7,7 @@ import pathlib
 import pytest
 
 from ramet import Agent, AgentRuntime, Policy, Session
+from ramet.core.errors import Unknown
 from ramet.core.events import Event, TurnStarted
 from ramet.models.scripted.model import ScriptedModel
 from ramet.store.memory import MemoryStore
@@ -57,3 +58,20 @@ async def test_a_session_start_hook_runs_again_if_its_output_was_not_recorded() 
         [handle] = await runtime.resume(llm=model, agents=[lead(model)])
         await handle.result()
     assert typed_texts(model.requests[0].messages) == [("human", "go"), ("human", "Mind the gap.")]
+
+
+async def test_a_conversation_whose_root_was_not_recorded_can_be_begun_again() -> None:
+    """The kernel was killed after it wrote the tree, and before the root: the id of the session is not lost."""
+    store = MemoryStore()
+    async with AgentRuntime(store=store) as runtime, Session(ScriptedModel(["x"]), runtime=runtime, session_id="talk"):
+        pass
+    cut_store = await cut_behind(store, lambda _: True, nth=0)
+    async with AgentRuntime(store=cut_store) as runtime:
+        with pytest.raises(Unknown):
+            await Session.resume("talk", ScriptedModel(["one"]), runtime=runtime)
+        async with Session(ScriptedModel(["one"]), runtime=runtime, session_id="talk") as session:
+            await session.ask("first")
+        session = await Session.resume("talk", ScriptedModel(["two"]), runtime=runtime)
+        await session.ask("second")
+        assert [each.text for each in session.messages] == ["first", "one", "second", "two"]
+        await session.close()
