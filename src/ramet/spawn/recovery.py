@@ -273,6 +273,7 @@ def _restore_run(
     run = tree.spawner.builder.build(info, parent, plan, slot, budget, AbortController(abort))
     if replay.is_plan_approved:
         leave_plan_mode(run.context)
+        run.context.approved_plan_call = replay.approved_plan_call
     run.move_below(ancestor)
     run.sandbox.missing_variables = missing
     run.sandbox.loaded_tools |= dict.fromkeys(replay.loaded_tools, True)

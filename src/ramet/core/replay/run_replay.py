@@ -141,6 +141,7 @@ class RunReplay:
     past_approvals: list[str] = field(default_factory=list)  #: ids of questions about calls that were answered
     loaded_tools: list[str] = field(default_factory=list)  #: tools of its MCP servers that its model found
     is_plan_approved: bool = False  #: a person approved the plan that it presented
+    approved_plan_call: str | None = None  #: the call that presented this plan
     frozen_mb: float | None = None  #: memory that its frozen process holds, while it is paused
     sandbox: SandboxStarted | None = None  #: the newest of its newest turn, if it may have outlived its kernel
     placement: Placement | None = None  #: of its newest process, also after its end
