@@ -256,7 +256,7 @@ class TreeReplay:
                     run.recent_mail.add(event.mail_id, event.sender, event.text, event.at)
                 run.unread[event.mail_id] = UnreadMail(event.mail_id, event.sender, event.kind, event.text)
             case MonitorStarted():
-                run.monitors[event.monitor], run.monitor_count = None, run.monitor_count + 1
+                run.monitors[event.monitor], run.monitor_count = event.asked, run.monitor_count + 1
             case MonitorEnded():
                 run.monitors.pop(event.monitor, None)
             case RequestAnswered():

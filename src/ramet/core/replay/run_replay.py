@@ -129,7 +129,9 @@ class RunReplay:
     unread: dict[str, UnreadMail] = field(default_factory=dict)
     mail_ids: list[str] = field(default_factory=list)  #: ids of all mail that it ever received
     recent_mail: RecentMail | None = None  #: None until mail from outside arrives
-    monitors: dict[str, None] = field(default_factory=dict)  #: commands that it monitors, by id
+    monitors: dict[str, str] = field(
+        default_factory=dict
+    )  #: commands that it monitors, by id, with the request of its sandbox
     monitor_count: int = 0  #: so many were started
     approvals: dict[str, ApprovalAsked] = field(default_factory=dict)  #: questions about calls without an answer, by id
     approval_answers: dict[str, ApprovalAnswered] = field(
