@@ -25,6 +25,7 @@ from ramet.cli.commands.mcp_login import login, logout
 from ramet.cli.paths import display_path, user_dir
 from ramet.cli.project import load
 from ramet.cli.render.console import console, print_note
+from ramet.cli.render.json_output import print_json
 from ramet.cli.render.sanitize import one_line
 from ramet.core.errors import McpServerFailed, RametError, Unknown
 from ramet.core.events import Notice
@@ -66,7 +67,7 @@ def mcp(options: Namespace) -> int:
     for row in rows:
         if options.json:
             data = {"name": row.server.name, "place": row.place, "usable": row.is_usable}
-            print(json.dumps({**data, **_reach(row.server)}))
+            print_json(json.dumps({**data, **_reach(row.server)}))
         else:
             reach = row.server.url or shlex.join([row.server.command, *row.server.args])
             _print(row.server.name, row.place, reach, *([] if row.is_usable else [WAITS]))
@@ -123,7 +124,7 @@ def _prompts(options: Namespace, rows: list[_Row]) -> int:
         return 0
     for each in list_prompts(server, policy, options.dir):
         if options.json:
-            print(json.dumps(as_data(each)))
+            print_json(json.dumps(as_data(each)))
         else:
             _print(*cells(each))
     return 0
@@ -133,7 +134,7 @@ def _test(options: Namespace, rows: list[_Row]) -> int:
     server = _usable(options, rows).server
     for tool in asyncio.run(_list_tools(server, _policy(options, server), options.dir)):
         if options.json:
-            print(json.dumps({"name": tool.name, "description": tool.description, "parameters": tool.args_schema}))
+            print_json(json.dumps({"name": tool.name, "description": tool.description, "parameters": tool.args_schema}))
         else:
             _print(tool.name, tool.description)
     return 0
