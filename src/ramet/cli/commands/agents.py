@@ -16,6 +16,7 @@ from ramet.agent.definition import Agent
 from ramet.agent.files.bounded_read import Unreadable
 from ramet.agent.files.definitions import Definitions
 from ramet.agent.files.instructions import load_instructions
+from ramet.agent.files.mcp_file import read_server_file
 from ramet.agent.files.search_paths import Problem
 from ramet.agent.files.settings import hooks_in, project_settings
 from ramet.cli.paths import display_path
@@ -66,7 +67,8 @@ def _list(definitions: Definitions, out: Console, project: Path) -> None:
 
 def _check(definitions: Definitions, folder: Path, out: Console, err: Console, *, as_json: bool) -> int:
     found = skills(folder)
-    problems = (*definitions.problems, *found.problems, *load_instructions(folder, root=folder).problems)
+    of_servers = read_server_file(folder).problems
+    problems = (*definitions.problems, *of_servers, *found.problems, *load_instructions(folder, root=folder).problems)
     for kind, remarks in (("problem", problems), ("note", (*definitions.notes, *found.notes))):
         for remark in remarks:
             if as_json:
