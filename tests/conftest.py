@@ -11,13 +11,11 @@ import gc
 import inspect
 import itertools
 import os
-import re
 import signal
 import sys
 import threading
 import time
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -120,55 +118,20 @@ def _pass_hang_ups_to_started_programs() -> None:
 # --- several at a time ----------------------------------------------------------------------------------------------
 
 
-#: In a test's name: whose kernel it attacks, and which backend that kernel uses.
-_ATTACKED = re.compile(r"\[(?:.*-)?(me|ordinary|bare)-(?:bwrap|local)\b")
-#: Seconds that a test takes, by the beginning of its path, where it is not 0.5: the longest shares come first.
-_SECONDS = {
-    "tests/conformance/test_backends.py::test_a_backend_keeps_the_contract_for_an_ordinary_user": 60.0,
-    "tests/unit/benchmarks/": 3.0,
-    "tests/unit/isolation/": 0.2,
-    "tests/unit/": 0.03,
-}
-
-
-def share_of(test: str) -> str:
-    """Return the share of a test: tests of one share run one after another in one process.
-
-    A share is a file, or a folder whose tests affect one machine. Attacks by one user disturb each other, by what a
-    user may have in all. Tests of some files take long and have nothing in common: each of those is a share of its own.
-    """
-    path = test.partition("::")[0]
-    if path.startswith("tests/security/") and (attacked := _ATTACKED.search(test)):
-        return f"attacks by {attacked[1]}"
-    if path.startswith("tests/unit/isolation/"):
-        return "tests/unit/isolation/"
-    apart = ("tests/chaos/", "tests/conformance/test_backends", "tests/kubernetes/test_pods")
-    return test if path.startswith(apart) else path
-
-
-class _LongestFirst(OrderedDict[str, dict[str, bool]]):
-    """Shares of tests, of which the longest is taken first: what is begun last then ends soon."""
-
-    def popitem(self, last: bool = True) -> tuple[str, dict[str, bool]]:
-        share = max(self, key=lambda share: _expected_s(self[share]))
-        return share, self.pop(share)
-
-
-def _expected_s(tests: Mapping[str, bool]) -> float:
-    """Return how long the tests of a share take together, all of which are of one kind."""
-    first = next(iter(tests))
-    return len(tests) * next((seconds for start, seconds in _SECONDS.items() if first.startswith(start)), 0.5)
-
-
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     """Give whole shares to the workers of `pytest -n 2`, the longest first."""
-    from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it ships none
+    from tests.support.worker_scheduler import WorkerScheduler
 
-    scheduler = LoadScopeScheduling(config, log)
-    scheduler._split_scope = share_of
-    scheduler.workqueue = _LongestFirst()
-    return scheduler
+    return WorkerScheduler(config, log)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_handlecrashitem(crashitem: str, report: pytest.TestReport, sched: object) -> None:
+    """Say at once how a worker ended, and in which test: a run that is cut off later prints no summary."""
+    how = getattr(sched, "crashes", {}).get(crashitem, "unknown")
+    report.longrepr = f"{report.longrepr}; it ended by {how}"
+    sys.stderr.write(f"\n{report.longrepr}\n")
 
 
 @pytest.hookimpl(tryfirst=True, wrapper=True)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import share_of
+from tests.support.worker_scheduler import share_of
 
-CONFTEST = Path(__file__).parents[1] / "conftest.py"
+TESTS_FOLDER = Path(__file__).parents[1]
+OWN_FILES = ("conftest.py", "support/worker_scheduler.py")
 
 #: Two that meet, which they can only side by side; then one that must be alone, and what an ordinary one sees.
 TESTS = """
@@ -46,16 +48,31 @@ def test_alone():
 """
 
 
-def run(folder: Path, text: str, *options: str) -> str:
-    """Return what pytest prints for two files with the same tests, with the conftest of this project."""
-    (folder / "tests").mkdir()
+#: A worker dies that has run whole files before.
+DEADLY = """
+import os, signal
+
+def test_first(): pass
+
+def test_middle():
+    if "five" in __name__:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+def test_last(): pass
+"""
+
+
+def run(folder: Path, text: str, *options: str, names: Sequence[str] = ("one", "two")) -> str:
+    """Return what pytest prints for files with the same tests, with the conftest of this project."""
+    (folder / "tests" / "support").mkdir(parents=True)
     (folder / "pyproject.toml").write_text(
-        "[tool.pytest.ini_options]\nasyncio_mode = 'auto'\n"
+        "[tool.pytest.ini_options]\nasyncio_mode = 'auto'\npythonpath = ['.']\n"
         "markers = ['alone(reason): nobody beside it', 'leaves(reason): off']\n"
     )
-    (folder / "tests" / "conftest.py").write_text(CONFTEST.read_text())
-    for name in ("test_one", "test_two"):
-        (folder / "tests" / f"{name}.py").write_text(text)
+    for name in OWN_FILES:
+        (folder / "tests" / name).write_text((TESTS_FOLDER / name).read_text())
+    for name in names:
+        (folder / "tests" / f"test_{name}.py").write_text(text)
     without = ["-p", "no:cacheprovider", "-p", "no:langsmith_plugin"]
     own = ["--import-mode=importlib", f"--basetemp={folder / 'temporary'}"]  # It would tidy up what others left behind.
     command = [sys.executable, "-m", "pytest", "-rA", *own, *without, *options, "tests"]
@@ -68,6 +85,14 @@ def test_tests_run_concurrently_except_those_marked_alone(tmp_path: Path) -> Non
     output = run(tmp_path, TESTS, "-n", "2")
 
     assert "6 passed" in output, output
+
+
+def test_a_worker_that_dies_fails_one_test_and_holds_up_no_other(tmp_path: Path) -> None:
+    """The test that it was running fails, with the signal; what it had not begun is run by the others, once each."""
+    output = run(tmp_path, DEADLY, "-n", "2", names=["one", "two", "three", "four", "five", "six"])
+
+    assert "1 failed, 17 passed" in output, output
+    assert "crashed while running 'tests/test_five.py::test_middle'; it ended by SIGSEGV" in output
 
 
 def test_alone_needs_its_reason(tmp_path: Path) -> None:

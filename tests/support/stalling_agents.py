@@ -20,11 +20,10 @@ class PollFd(ctypes.Structure):
     _fields_ = (("fd", ctypes.c_int), ("events", ctypes.c_short), ("revents", ctypes.c_short))
 
 
-def stand_still_in_c(fd: int, seconds: int = 10) -> bool:
+def stand_still_in_c(fd: int, seconds: int) -> bool:
     """Hold the interpreter's lock until something can be read, or for so many seconds; return whether it can be read.
 
-    A caller that waits for a dump lets the loop run for a while, and tries again: there is one dump for each stall, and
-    on a slow machine the dump may be made a moment before this call.
+    A caller that waits for a dump lets the loop run for a while, and tries again: the dump is made after this call.
     """
     libc = ctypes.PyDLL(None)  # Unlike those of CDLL, its functions keep the lock.
     return bool(libc.poll(ctypes.byref(PollFd(fd, select.POLLIN, 0)), ctypes.c_ulong(1), seconds * 1_000))
@@ -36,7 +35,7 @@ class Stalling(Echo):
     async def turn(self, body: bytes, format: str) -> AsyncIterator[bytes]:
         fd = os.open(body, os.O_RDWR)
         try:
-            while not stand_still_in_c(fd):  # noqa: ASYNC110 - nothing of Python says when it can be read
+            while not stand_still_in_c(fd, 2):  # noqa: ASYNC110 - nothing of Python says when it can be read
                 await asyncio.sleep(1)  # A beat of the watch, at least.
         finally:
             os.close(fd)

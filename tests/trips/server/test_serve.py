@@ -121,7 +121,8 @@ async def test_a_turn_cut_by_a_stop_resumes_at_the_next_start(folder: pathlib.Pa
 async def test_a_stalled_server_reports_the_stall(folder: pathlib.Path) -> None:
     """An agent holds the interpreter's lock in C.
 
-    The server dumps its stacks during that, and log and metrics show it later.
+    The server dumps its stacks as soon as it can; log and metrics show the stall. SIGABRT dumps them in the middle of
+    a call that does not return, and ends the server.
     """
     plugin(folder, stalling_agents.ENTRY_POINT)
     pipe, socket = folder / "pipe", folder / ".ramet" / "serve.sock"
@@ -130,20 +131,29 @@ async def test_a_stalled_server_reports_the_stall(folder: pathlib.Path) -> None:
         agent, nonce = await new_agent(client, "stalling")
         turn = asyncio.create_task(client.say(agent, os.fsencode(pipe), key=nonce))
         assert first.process.stderr is not None
-        dump = [(await first.process.stderr.readline()).decode()]
-        while "stand_still_in_c" not in dump[-1]:
-            dump.append((await first.process.stderr.readline()).decode())
+        log = [(await first.process.stderr.readline()).decode()]
+        while "stand_still_in_c" not in log[-1]:
+            log.append((await first.process.stderr.readline()).decode())
         assert not turn.done()
         pipe.write_bytes(b"go on")
         assert await turn == b"it went on"
         async with httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(uds=str(socket))) as http:
             metrics = scrape((await http.get("http://ramet/metrics")).text)
-        _, log = await first.end(signal.SIGTERM)
 
-    assert dump[0] == "Timeout (0:00:01)!\n"
+        turn = asyncio.create_task(client.say(agent, os.fsencode(pipe), key=nonce))
+        log.append("")
+        while "stand_still_in_c" not in log[-1]:
+            log.append((await first.process.stderr.readline()).decode())
+        status, rest = await first.end(signal.SIGABRT)
+        await asyncio.wait([turn])
+        assert turn.exception() is not None
+
+    assert log[0].startswith("The event loop ")
     assert metrics.value("ramet_event_loop_stalls_total") >= 1
     assert metrics.value("ramet_event_loop_stalled_seconds_total") >= 1
-    assert "the event loop was blocked for" in log
+    assert "the event loop was blocked for" in "".join(log)
+    assert status == -signal.SIGABRT
+    assert "Fatal Python error: Aborted" in rest
 
 
 async def test_a_second_server_on_one_folder_is_refused(folder: pathlib.Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import signal
@@ -355,6 +356,25 @@ def test_a_group_is_made_although_an_ending_kernel_removes_the_folder_above(
     Cgroups({"pids": tmp_path}, 1, "kernel")._prepare()
 
     assert removed_folders == [tmp_path / "ramet"]
+    assert (tmp_path / "ramet" / "kernel").is_dir()
+
+
+def test_a_group_is_made_although_the_folder_above_is_removed_while_it_is_found_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It exists when it is to be made, and no longer when Python looks what exists there."""
+    mkdir, found = os.mkdir, list[Path]()
+
+    def mkdir_beside_others(path: Path, mode: int = 0o777) -> None:
+        if path.name == "ramet" and not found:
+            found.append(path)
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(path))
+        mkdir(path, mode)
+
+    monkeypatch.setattr(os, "mkdir", mkdir_beside_others)
+    Cgroups({"pids": tmp_path}, 1, "kernel")._prepare()
+
+    assert found == [tmp_path / "ramet"]
     assert (tmp_path / "ramet" / "kernel").is_dir()
 
 

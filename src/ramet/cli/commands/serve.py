@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import faulthandler
 import logging
 import os
 import sys
@@ -44,6 +46,8 @@ def serve(options: Namespace) -> int:
     if config.log_level == "INFO":
         logging.getLogger("httpx2").setLevel(logging.WARNING)
     logging.captureWarnings(True)
+    with contextlib.suppress(OSError, RuntimeError, ValueError):  # no stderr
+        faulthandler.enable()  # Where each thread was when C code crashed, or when somebody sent SIGABRT.
     return asyncio.run(_serve(config))
 
 
@@ -116,7 +120,7 @@ def _with_page(server: Server, config: Config, application: ASGIApp) -> ASGIApp:
 
 
 def _watch_stalls(server: Server, stall_s: int) -> AbstractContextManager[object]:
-    """Watch the loop for stalls while this is open: the process is ours, so the dumping thread is too."""
+    """Watch the loop for stalls while this is open."""
     if not stall_s:
         return nullcontext()
     server.runtime.stalls = StallWatch(after_s=stall_s)

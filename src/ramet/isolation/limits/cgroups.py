@@ -170,7 +170,7 @@ def _try_end(group: Cgroup) -> bool:
 def _make_folder(folder: Path) -> None:
     """Make a folder and the one above, also if ending kernels remove the one above, which is empty, in between."""
     for _ in range(_MAX_REMOVALS):
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, FileExistsError):  # It exists, but no longer when `mkdir` looks.
             folder.mkdir(parents=True, exist_ok=True)
             return
     folder.mkdir(parents=True, exist_ok=True)
