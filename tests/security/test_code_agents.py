@@ -19,7 +19,7 @@ from ramet.core.outcome import Status
 from ramet.core.policy.capabilities import Capability
 from ramet.core.recipe import MAX_BYTES, Recipe
 from ramet.spawn.run import Run
-from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS
+from ramet.spawn.sandbox.guest_requests.intentions import MAX_ARGUMENTS
 from ramet.spawn.sandbox.requests import MAX_REF, GuestRequests
 from ramet.spawn.tree import RunTree
 from ramet.tools.spawn_request import CreationReceipt

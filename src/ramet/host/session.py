@@ -9,44 +9,45 @@ import pathlib
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from contextvars import ContextVar
-from types import NoneType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self
 
-import msgspec
 from langchain_core.messages import AIMessageChunk
 
-from ramet.agent.definition import Agent, as_agent, check_model
-from ramet.agent.external.external import PRESETS
+from ramet.agent.definition import Agent
 from ramet.agent.history.compaction import Compaction
 from ramet.agent.hooks.config import HookConfig
 from ramet.agent.hooks.hooks import HookRunner
 from ramet.agent.loop import MAX_TURNS
-from ramet.agent.mentions import find_mentions, marked_prompt
-from ramet.agent.tool_entry import SPAWNERS
 from ramet.concurrency.deadline import run_shielded
-from ramet.core.arguments import check_bool, check_instance, check_text
-from ramet.core.errors import BusyError, Denied, InvalidValue, RametError, Unknown
+from ramet.core.arguments import check_bool
+from ramet.core.errors import InvalidValue, RametError
 from ramet.core.events import Event
 from ramet.core.ids import ROOT_NAME
 from ramet.core.lifecycle import State
 from ramet.core.limits import DEFAULT_SPAWN_LIMITS, NO_LIMITS, Limits, SpawnLimits
 from ramet.core.liveness.watch_settings import NO_WATCH, Watch
-from ramet.core.media.attachment import Attachment, check_attachments
-from ramet.core.media.blocks import attachment_blocks
+from ramet.core.media.attachment import Attachment
 from ramet.core.outcome import Result, Status, T, Usage
 from ramet.core.policy.policy import Policy, secrets_of, variables_of
 from ramet.core.policy.session_access import Inbound, SessionAddress, checked_inbound
 from ramet.host.approvals import Inbox
-from ramet.host.arguments import check_messages, definitions_of
-from ramet.host.dynamic.agents import ref_of
+from ramet.host.arguments import definitions_of
 from ramet.host.observability.library_logs import show_logs
 from ramet.host.recovery.resume import ResumeOptions, resolve_inputs
 from ramet.host.runtime import AgentRuntime
 from ramet.host.safety.gate import SafetyGate
 from ramet.host.sandbox.sandboxes import BackendName
 from ramet.host.session_ids import checked_session_id
+from ramet.host.sessions.session_arguments import (
+    check_arguments,
+    checked_folder,
+    root_definition,
+    sandboxed_children,
+    tool_objects_of,
+)
 from ramet.host.sessions.trees import Beginning, Conversation, resume
-from ramet.host.trees.factory import OpenTree, SyncTools, TreeOptions, read_only_policy
+from ramet.host.sessions.turn_start import begin_turn, check_free, check_prompt, check_readable
+from ramet.host.trees.factory import OpenTree, SyncTools, TreeOptions
 from ramet.host.trees.other_sessions import NO_SESSIONS, checked_sessions
 from ramet.host.trees.pauses import wait_until_paused
 from ramet.host.trees.project import Project
@@ -68,7 +69,6 @@ if TYPE_CHECKING:
     from langchain_core.tools import BaseTool
 
 _log = logging.getLogger("ramet.session")
-MAX_PROMPT = 1_000_000
 #: True while a session is created for its definition alone: it does not begin, and records nothing.
 definition_only: ContextVar[bool] = ContextVar("ramet_definition_only", default=False)
 
@@ -135,13 +135,13 @@ class Session(Generic[T]):
         other_sessions: Mapping[str, SessionAddress | str | os.PathLike[str]] = NO_SESSIONS,
         verbose: bool = False,
     ) -> None:
-        _check_arguments(llm, model, limits, runtime, root_policy, history)
+        check_arguments(llm, model, limits, runtime, root_policy, history)
         check_bool("mentions", mentions)
         inbound, addresses = checked_inbound(inbound), checked_sessions(other_sessions)
         self._mentions = mentions
         if verbose:
             show_logs(verbose=True)
-        self._cwd = _folder(cwd)
+        self._cwd = checked_folder(cwd)
         tools = as_tools(tools, "tools")
         self._own_runtime = runtime is None
         #: of its tree; its own if none was given
@@ -154,12 +154,12 @@ class Session(Generic[T]):
         #: definitions, `problems`, `hooks` and `notes` of its folder
         self.project = project or self.runtime.open_project(self._cwd, call)
         definitions = self.project.with_call(call) if project is not None else self.project
-        root = _root(agent, definitions, llm if llm is not None else model, system_prompt, max_turns)
+        root = root_definition(agent, definitions, llm if llm is not None else model, system_prompt, max_turns)
         given_hooks = (hooks,) if hooks else ()
         if sync_tools not in ("thread", "process"):
             raise InvalidValue("sync_tools", sync_tools, "'thread' or 'process'")
         if sync_tools == "process":
-            check_tools([*tools, *_tool_objects_of(root, *definitions.values())])
+            check_tools([*tools, *tool_objects_of(root, *definitions.values())])
         self._beginning: Beginning | None = Beginning(
             runtime=self.runtime,
             plan=TreeOptions(
@@ -246,7 +246,7 @@ class Session(Generic[T]):
         DefinitionMissing for an object that the journal can only name and the caller does not supply.
         """
         self = cls.__new__(cls)
-        self._cwd, self._mentions = _folder(cwd), mentions
+        self._cwd, self._mentions = checked_folder(cwd), mentions
         self._own_runtime = runtime is None
         self.runtime = runtime or AgentRuntime(self._cwd)
         self._beginning, self._starting, self._closings = None, asyncio.Lock(), 0
@@ -359,63 +359,31 @@ class Session(Generic[T]):
         interrupts the turn. `result` holds the result of the turn; another turn can follow a failed turn. Raises
         BusyError while a turn is running, InvalidValue for an invalid prompt, Denied if a hook denies the prompt.
         """
-        run, turn = await self._begin_turn(text, attachments)
+        turn = await self._begin_turn(text, attachments)
         try:
             async with aclosing(turn.items()) as items:
                 async for item in items:
                     yield item
         finally:
-            await self._leave_turn(run, turn)
+            await self._leave_turn(turn)
 
-    async def _leave_turn(self, run: Run, turn: TurnStream) -> None:
+    async def _begin_turn(self, text: str, attachments: Sequence[Attachment]) -> TurnStream:
+        """Begin a turn with a prompt, once the conversation has begun."""
+        check_prompt(text, attachments)
+        await self.start()
+        conversation = self._require_conversation()
+        check_free(conversation.root)
+        check_readable(conversation.root, attachments)
+        self._paused_turn = None
+        return await begin_turn(
+            conversation, self.runtime, text, attachments, mentions=self._mentions, on_end=self._turn_over
+        )
+
+    async def _leave_turn(self, turn: TurnStream) -> None:
         """Interrupt the turn if it is not over."""
         if turn.result is None:
-            await self._open_tree.tree.supervisor.interrupt(run, "the reader left")
+            await self._open_tree.tree.supervisor.interrupt(self._root, "the reader left")
             turn.close()
-
-    async def _begin_turn(self, text: str, attachments: Sequence[Attachment] = ()) -> tuple[Run, TurnStream]:
-        """Begin a turn with a prompt; return its run, and its stream."""
-        _check_message(text)
-        check_attachments(attachments)
-        await self.start()
-        run = self._check_free()
-        if attachments and run.agent.function is not None:
-            raise InvalidValue("attachments", attachments, "none: this agent is no model, and reads a text alone")
-        self._paused_turn = None
-        prompt = await self._run_prompt_hooks(text)
-        if (
-            run.turn.woken_by_mail
-        ):  # Readers get only recorded events: wait, so that those of an earlier turn are not read here.
-            await run.context.wait_persisted()
-        if attachments:
-            await self.runtime.open_store()
-        blocks = await attachment_blocks(attachments, run.context.store_blob)
-        self._check_free()  # Another prompt may have arrived while the hooks inspected this one.
-        mentions = self._find_mentions(text)
-        is_free = (run.state is State.IDLE or run.turns == 0) and not run.context.is_paused
-        if mentions and not is_free:
-            raise BusyError("another turn is under way, or paused: a prompt with a mention begins a turn of its own")
-        # After a kill the brief is pending already.
-        brief = run.agent.initial_prompt if run.turns == 0 and not run.pending else ""
-        prompt = f"{brief}\n\n{prompt}".strip() if brief else prompt
-        turn = TurnStream(run, self._open_tree.recorder, self._turn_over)
-        if is_free:
-            content: Any = [{"type": "text", "text": prompt}, *blocks] if blocks else prompt
-            self._open_tree.tree.supervisor.prompt(run, marked_prompt(content, mentions, run.context.history))
-        elif blocks:
-            raise BusyError("a prompt with attachments begins a turn of its own: the agent is paused, or at work")
-        else:
-            # A notice has woken the run, and the prompt joins that turn; or it is paused, and the prompt is kept.
-            self.send(prompt)
-        return run, turn
-
-    def _find_mentions(self, prompt: str) -> tuple[str, ...]:
-        """Return the agent types that a prompt mentions. Raises Unknown, InvalidValue."""
-        context = self._root.context
-        if not self._mentions:
-            return ()
-        may_spawn = any(tool.name in SPAWNERS for tool in context.tools)
-        return find_mentions(prompt, self._open_tree.tree.spawnable(context) if may_spawn else ())
 
     def listen(self) -> TurnStream | None:
         """Return a stream of the running turn that no prompt of this session started, if there is one.
@@ -466,27 +434,33 @@ class Session(Generic[T]):
             raise InvalidValue("on_pause", on_pause, "wait or return")
         if on_pause == "return":
             return await self._ask_until_pause(text, attachments)
-        run, turn = await self._begin_turn(text, attachments)
+        turn = await self._begin_turn(text, attachments)
         try:
             await turn.wait()
         finally:
-            await self._leave_turn(run, turn)
+            await self._leave_turn(turn)
         assert self.result is not None
         return self.result
 
     async def _ask_until_pause(self, text: str, attachments: Sequence[Attachment]) -> Result[T]:
-        run, turn = await self._begin_turn(text, attachments)
+        turn = await self._begin_turn(text, attachments)
         try:
             result = await wait_until_paused(turn, self._open_tree.tree.register)
         except BaseException:
-            await self._open_tree.tree.supervisor.interrupt(run, "the reader left")
+            await self._open_tree.tree.supervisor.interrupt(self._root, "the reader left")
             turn.close()
             raise
         if (result := result or turn.result) is not None:  # It may have ended a moment later.
             return result
         turn.stop_reading()
         self._paused_turn = asyncio.get_running_loop().create_future()
-        return paused_result(run, self._open_tree.tree.register.living())
+        return paused_result(self._root, self._open_tree.tree.register.living())
+
+    def _turn_over(self, result: Result) -> None:
+        if self._paused_turn is not None and not self._paused_turn.done():
+            self._paused_turn.set_result(result)
+        if result.status is Status.FAILED and result.error is not None:  # A text-only reader would see nothing.
+            _log.error("%s failed: %s: %s", self._root.info.path, result.error.type, result.error.message)
 
     def send(self, text: str, *, dedupe_s: float | None = None) -> str:
         """Put a user's message into the root's mailbox: the root reads it at its next step, or is woken by it.
@@ -629,97 +603,3 @@ class Session(Generic[T]):
         changed = self.project.reload()
         self._open_tree.tree.spawner.builder.show_types(self._root)
         return changed
-
-    # ----
-
-    def _check_free(self) -> Run:
-        run = self._root
-        if not run.is_living:
-            raise RametError("this session has ended")
-        if run.turn.on_result is not None or (
-            run.state is not State.IDLE and run.turns > 0 and not run.turn.woken_by_mail
-        ):
-            raise BusyError("a turn is under way; wait for it, interrupt it, or send() to it")
-        return run
-
-    def _turn_over(self, result: Result) -> None:
-        if self._paused_turn is not None and not self._paused_turn.done():
-            self._paused_turn.set_result(result)
-        if result.status is Status.FAILED and result.error is not None:  # A text-only reader would see nothing.
-            _log.error("%s failed: %s: %s", self._root.info.path, result.error.type, result.error.message)
-
-    async def _run_prompt_hooks(self, text: str) -> str:
-        context = self._root.context
-        if context.hooks is None or not context.hooks.listens("UserPromptSubmit"):
-            return text
-        decision = await context.hooks.fire("UserPromptSubmit", context, {"prompt": text})
-        if decision.verdict == "deny":
-            raise Denied("prompt", decision.reason or "a hook denied it")
-        return f"{text}\n\n{decision.context}" if decision.context else text
-
-
-def _check_arguments(
-    llm: object, model: object, limits: object, runtime: object, root_policy: object, history: object
-) -> None:
-    """Raise InvalidValue if an argument has a wrong type, or if two models are given."""
-    check_model("llm", llm)
-    check_model("model", model)
-    if llm is not None and model is not None:
-        raise InvalidValue("model", model, "None with llm: a session has one model")
-    check_instance("limits", limits, Limits, "ramet.Limits")
-    check_instance("runtime", runtime, (AgentRuntime, NoneType), "ramet.AgentRuntime")
-    check_instance("root_policy", root_policy, (Policy, NoneType), "ramet.Policy")
-    check_messages("history", history)
-
-
-def _check_message(text: str) -> None:
-    if not isinstance(text, str) or not text.strip() or len(text) > MAX_PROMPT:
-        raise InvalidValue("message", text, f"text of 1 to {MAX_PROMPT} characters")
-
-
-def sandboxed_children(cwd: pathlib.Path | None) -> Policy:
-    """Return the policy that keeps a session's children in sandboxes. They may read its folder, and spawn agents."""
-    return msgspec.structs.replace(read_only_policy(cwd), allow_sub_agents=True, max_sub_agents=64)
-
-
-def _tool_objects_of(*agents: Agent) -> list[BaseTool]:
-    """Return the tool objects in the definitions; tools given by name are omitted."""
-    return [entry for agent in agents for entry in agent.tool_entries or () if not isinstance(entry, str)]
-
-
-def _folder(cwd: str | os.PathLike[str] | None) -> pathlib.Path | None:
-    if cwd is None:
-        return None
-    check_instance("cwd", cwd, (str, os.PathLike), "an existing folder")
-    folder = pathlib.Path(cwd).absolute()
-    if not folder.is_dir():
-        raise InvalidValue("cwd", str(cwd), "an existing folder")
-    return folder
-
-
-def _root(
-    agent: Agent | Mapping[str, Any] | str | None,
-    definitions: Mapping[str, Agent],
-    model: Any,
-    system_prompt: str,
-    max_turns: int,
-) -> Agent:
-    """Return the definition of the root: any definition may be the main agent."""
-    check_text("system_prompt", system_prompt)
-    if isinstance(agent, str):
-        if agent not in definitions and agent not in PRESETS:
-            raise Unknown("agent type", agent, tuple(sorted({*definitions, *PRESETS})))
-        root = definitions[agent] if agent in definitions else Agent(name=agent, external=agent)
-    else:
-        root = as_agent(agent) if agent is not None else Agent(name="main", instructions=system_prompt)
-    changes: dict[str, Any] = {"max_turns": root.max_turns or max_turns}
-    if model is not None:
-        changes["model"] = model
-    if system_prompt and root.instructions != system_prompt:
-        changes["instructions"] = f"{root.instructions}\n\n{system_prompt}".strip()
-    if root.capabilities or root.tasks:  # The ref identifies it, so that what it makes is found again.
-        changes["ref"] = ref_of(root)
-    root = root.replace(**changes)
-    if root.model is None and root.function is None:
-        raise InvalidValue("llm", None, "a LangChain chat model, or model='provider:name'")
-    return root

@@ -15,7 +15,8 @@ from ramet.core.media.attachment import Attachment
 from ramet.core.outcome import Result, T, Usage
 from ramet.host.loop_thread import refuse_in_loop
 from ramet.host.runtime import AgentRuntime
-from ramet.host.session import Session, sandboxed_children
+from ramet.host.session import Session
+from ramet.host.sessions.session_arguments import sandboxed_children
 from ramet.tools.run_info import StopReceipt
 
 if TYPE_CHECKING:

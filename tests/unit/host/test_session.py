@@ -12,9 +12,10 @@ from langchain_core.tools import tool
 
 import ramet
 from ramet.agent.definition import Agent
-from ramet.core.errors import InvalidValue, RametError, Unknown
+from ramet.core.errors import BusyError, InvalidValue, MailRefused, RametError, Unknown
 from ramet.core.events import Event, RunSpawned, TurnEnded
 from ramet.core.limits import SpawnLimits
+from ramet.core.media.attachment import Attachment
 from ramet.core.outcome import Status
 from ramet.host.registry import AGENT_REGISTRY
 from ramet.host.runtime import AgentRuntime
@@ -199,6 +200,23 @@ async def test_a_prompt_that_nobody_iterates_does_nothing() -> None:
 
 
 # --- looking
+
+
+async def test_a_refused_prompt_is_not_the_reader_of_the_turn_at_work() -> None:
+    """Mail began a turn: a prompt that cannot join it is refused, and the next caller waits for that turn."""
+    gate = Gate()
+    async with Session(ScriptedModel([Call("gate"), "Hello."]), [gate.tool]) as session:
+        session.send("Hello?")
+        await gate.entered.wait()
+        with pytest.raises(MailRefused, match="300000 bytes"):
+            await session.ask("x" * 300_000)
+        with pytest.raises(BusyError, match="a turn of its own"):
+            await session.ask("Look.", attachments=[Attachment(b"text", "n.txt")])
+        gate.open.set()
+        answer = await session.wait_for_turn()
+
+    assert answer is not None
+    assert answer.value == "Hello."
 
 
 async def test_runs_are_listed_by_path_with_their_facts() -> None:

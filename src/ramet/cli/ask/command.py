@@ -41,7 +41,9 @@ from ramet.core.limits import Limits, SpawnLimits
 from ramet.core.media.attachment import check_attachments
 from ramet.core.policy.permissions import NO_PERMISSIONS
 from ramet.host.safety.write_approval import require_approval_for_writes
-from ramet.host.session import MAX_PROMPT, Session, sandboxed_children
+from ramet.host.session import Session
+from ramet.host.sessions.session_arguments import sandboxed_children
+from ramet.host.sessions.turn_start import MAX_PROMPT
 from ramet.host.trees.exhausted_limits import exhausted_limits
 from ramet.host.trees.factory import OpenTree
 from ramet.spawn.lifecycle.run_results import paused_result

@@ -5,13 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import typing
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 from langchain_core.messages import BaseMessage
 
 from ramet.agent.loop import mail_text
@@ -43,6 +41,7 @@ from ramet.spawn.sandbox.adoption import NotAdopted, adopt_sandbox, describe_san
 from ramet.spawn.sandbox.channel import FinalMessage, GuestChannel
 from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.spawn.sandbox.file_collection import collect_artifacts, sync_files
+from ramet.spawn.sandbox.function_job import FunctionJob
 from ramet.spawn.sandbox.mcp_servers.mcp_server_sandbox import own_sandboxes
 from ramet.spawn.sandbox.pausing import GivenUp, as_refusal
 from ramet.spawn.sandbox.process import (
@@ -57,10 +56,7 @@ from ramet.spawn.sandbox.process_freeze import FunctionPause, ProcessFreeze
 from ramet.spawn.sandbox.requests import GuestRequests
 from ramet.spawn.sandbox.run_folder import report_lost_folder, restore_folder, start_in_clone
 from ramet.spawn.verdict import error_result, lost_result, partial_text
-from ramet.wire.error_codec import decode_error
-from ramet.wire.guest_protocol.guest_to_host import Done
-from ramet.wire.guest_protocol.host_to_guest import HostMessage, StartFunction, Stop
-from ramet.wire.values import values
+from ramet.wire.guest_protocol.host_to_guest import Stop
 from ramet.wire.values.values import EncodedValue
 
 _PROGRAM_TOOLS = frozenset({"Bash", "Grep"})  #: tools that start programs, and end all programs that these started
@@ -194,67 +190,6 @@ async def _end_children(run: Run, verdict: TurnResult) -> None:
     for problem in results:
         if problem is not None:
             raise problem
-
-
-class FunctionJob:
-    """A function to be called inside a sandbox."""
-
-    def __init__(self, run: Run, prompt: str) -> None:
-        self._run, self._prompt = run, prompt
-
-    async def start(self) -> tuple[HostMessage, bytes]:
-        """Return the first message, with the packed function and the late arguments."""
-        run, capsule, grant = self._run, self._run.sandbox.capsule, self._run.grant
-        assert capsule is not None, "a function in a sandbox is packed"
-        assert grant is not None, "a run in a sandbox has a grant"
-        late_args = run.request.late_args
-        if run.agent.external is not None:
-            late_bytes = _as_json((self._program_prompt(), run.turn.resumes))
-        else:
-            late_bytes = _as_json(late_args()) if late_args is not None else b""
-        start = StartFunction(
-            run=run.info.id,
-            path=run.info.path,
-            name=capsule.name,
-            capsule_tag=capsule.tag,
-            max_result_bytes=grant.max_output_bytes,
-            late_size=len(late_bytes),
-        )
-        return start, capsule.data + late_bytes if late_bytes else capsule.data
-
-    def _program_prompt(self) -> str:
-        """Return the prompt of the turn; the first one begins with the instructions of the agent."""
-        agent = self._run.agent
-        first = (agent.primer, agent.instructions) if self._run.turns <= 1 else ()
-        return "\n\n".join(filter(None, (*first, self._prompt)))
-
-    def finish(self, done: Done, body: bytes) -> Any:
-        """Return the value, converted to the type that the host itself knows.
-
-        Raises the guest's error, ProtocolError, and OutputTooLarge if the value exceeds the limit.
-        """
-        if not done.ok:
-            error = decode_error(
-                done.error or ErrorInfo(type="Error", message="it failed without an error message"), done.fields
-            )
-            if isinstance(error, Aborted) and not self._run.context.abort.aborted:
-                error = RametError(str(error))  # No one stopped it: its own claim does not make it a cancelled run.
-            raise error
-        max_bytes = self._run.grant.max_output_bytes if self._run.grant is not None else 0
-        if len(body) > max_bytes:
-            raise values.result_too_large(len(body), max_bytes)
-        return values.decode(body, done.json_size, returns=_result_type(self._run))
-
-
-def _as_json(late_args: tuple[Any, ...]) -> bytes:
-    """Encode late arguments as JSON.
-
-    Raises InvalidValue if they are not JSON data.
-    """
-    try:
-        return msgspec.json.encode(late_args)
-    except (TypeError, ValueError, RecursionError) as problem:
-        raise InvalidValue("late_args", type(late_args).__name__, f"data that JSON can hold ({problem})") from None
 
 
 def _environment(run: Run, grant: Grant, placement: Placement) -> Mapping[str, str]:
@@ -515,13 +450,3 @@ def _turn_result(
 
 def _failed_result(run: Run, status: Status, kind: str, message: str) -> TurnResult:
     return TurnResult(status, error=ErrorInfo(type=kind, message=message), partial=partial_text(run))
-
-
-def _result_type(run: Run) -> Any:
-    """Return the type of the result, as the host's own code declares it."""
-    if run.request.returns is not None or run.agent.function is None:
-        return run.request.returns
-    try:
-        return typing.get_type_hints(run.agent.function).get("return")
-    except Exception:  # an annotation that cannot be resolved here declares no type
-        return None

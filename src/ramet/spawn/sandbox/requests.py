@@ -1,49 +1,38 @@
-"""The requests of a guest: spawns, waits, mail, files and checkpoints, for its own run only."""
+"""The requests of a guest, for its own run only: each is given to what executes it."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import Callable, Coroutine
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
-from ramet.agent.definition import Agent
-from ramet.core.errors import BudgetExceeded, InvalidValue, ProtocolError, RametError, Unknown
+from ramet.core.errors import BudgetExceeded, InvalidValue, ProtocolError, RametError
 from ramet.core.events import Notice
-from ramet.core.ids import CallId, StepId, checked_name, safe_name
-from ramet.core.outcome import EXIT_CODES, ErrorInfo, Result, Status
+from ramet.core.ids import CallId, StepId, checked_name
 from ramet.core.recipe import MAX_BYTES, checked_task_name
 from ramet.core.replay.run_replay import RunReplay
 from ramet.spawn.external.program_requests import ProgramRequests
 from ramet.spawn.forwarding.forwarded_requests import ForwardedRequests
-from ramet.spawn.grants import PackedFunction
 from ramet.spawn.masking import masked_text
 from ramet.spawn.mcp.server_connections import McpConnections
 from ramet.spawn.run import Run
 from ramet.spawn.sandbox.channel import GuestChannel, LargeReply, Reply
 from ramet.spawn.sandbox.conversation import SandboxedConversation
 from ramet.spawn.sandbox.guest_files import may_have_files, stored_content
-from ramet.spawn.sandbox.intentions import MAX_ARGUMENTS, IntentionGate
-from ramet.spawn.sandbox.outbound import FileBody, open_artifact, open_body
+from ramet.spawn.sandbox.guest_requests.child_requests import ChildRequests
+from ramet.spawn.sandbox.guest_requests.file_requests import FileRequests
+from ramet.spawn.sandbox.guest_requests.intentions import MAX_ARGUMENTS, IntentionGate
 from ramet.tools.context import CurrentCall, Tree, current_call
 from ramet.tools.decisions import PeerRequest
 from ramet.tools.run_info import MonitorReport
-from ramet.tools.spawn_request import SpawnHandle, SpawnRequest
-from ramet.wire.code.capsule import PackedCall
-from ramet.wire.frames import MAX_BODY
 from ramet.wire.guest_protocol import answer_data, guest_to_host, host_to_guest
 from ramet.wire.guest_protocol.guest_to_host import GuestMessage, Request
-from ramet.wire.values import values
 from ramet.wire.values.json_object import json_object
-from ramet.wire.values.values import EncodedValue
 
 #: The number of characters of a text that is sent to a guest in one piece.
 MAX_TEXT = 100_000
-#: Limits for an ended child: characters of each text, and number of files. In JSON a character may take six bytes, and
-#: the control part of a frame holds 1 MiB.
-MAX_SAID, MAX_FILES = 20_000, 200
 MAX_DEFINITIONS = 100  #: agents in a listing of those that may be spawned
 MAX_REF = 64 * 200  #: characters of a handle
 #: Bytes that a guest may record before it waits until all of them are on disk.
@@ -52,23 +41,14 @@ MAX_NOTE = 2_000  #: characters of a guest's note
 REPORT_BYTES = 2_000  #: as which a report of a program counts among what is not on disk yet
 
 
-class ChildHandle(SpawnHandle, Protocol):
-    """A handle of a child, as the requests of its parent use it."""
-
-    def take_value(self, result: Result) -> EncodedValue:
-        """Return the value as encoded by the child's own sandbox, or as data."""
-
-
 class GuestRequests:
     """The requests of one sandbox, executed for its run."""
 
     def __init__(self, run: Run, step: StepId, conversation: SandboxedConversation | None = None) -> None:
         self._run, self._conversation = run, conversation
         self.call = CurrentCall(run.context, CallId(""), step)
-        self._children: dict[str, ChildHandle] = {}
-        self._watched_runs = set[str]()  #: children whose end must be reported to the guest
-        self._ended_runs = set[str]()  #: children that had ended when they were watched: nothing is waited for again
-        self._moves: dict[str, asyncio.Event] = {}  #: set for a child that the guest no longer waits for, by its run
+        self._children = ChildRequests(run, self.call)
+        files = FileRequests(run, self._children)
         self._unsettled_bytes = 0  #: bytes that the guest recorded and that are not on disk yet
         self._forwarded = ForwardedRequests(run)
         self._program = ProgramRequests(run) if run.agent.external is not None else None
@@ -77,8 +57,8 @@ class GuestRequests:
         self.channel: GuestChannel | None = None
         self.sandbox = ""  #: globally unique id of the sandbox, if it can outlive its kernel
         self._handlers: dict[type[Request], Callable[[Any, bytes], Coroutine[Any, Any, Reply | LargeReply]]] = {
-            guest_to_host.Spawn: self._spawn,
-            guest_to_host.MoveToBackground: self._move_to_background,
+            guest_to_host.Spawn: self._children.spawn,
+            guest_to_host.MoveToBackground: self._children.move_to_background,
             guest_to_host.Cancel: self._cancel,
             guest_to_host.Send: self._send,
             guest_to_host.AskPeer: self._ask_peer,
@@ -89,9 +69,9 @@ class GuestRequests:
             guest_to_host.CreateAgent: self._create_agent,
             guest_to_host.PerformTask: self._perform_task,
             guest_to_host.UseState: self._use_state,
-            guest_to_host.ReadArtifact: self._read_artifact,
-            guest_to_host.SaveCheckpoint: self._save,
-            guest_to_host.LoadCheckpoint: self._load,
+            guest_to_host.ReadArtifact: files.read_artifact,
+            guest_to_host.SaveCheckpoint: files.save_checkpoint,
+            guest_to_host.LoadCheckpoint: files.load_checkpoint,
             guest_to_host.AskModel: self._ask_model,
             guest_to_host.Approve: self._approve,
             guest_to_host.ProposeCall: self._intend,
@@ -112,7 +92,7 @@ class GuestRequests:
         """
         if self._conversation is not None:
             self._conversation.adopt(replay)
-        self._children |= {each.id: each for each in self._tree.resume_children(self._run.context)}  # type: ignore[misc]  # as in `_spawned_reply`
+        self._children.adopt()
 
     @property
     def will_give_up(self) -> bool:
@@ -148,7 +128,8 @@ class GuestRequests:
         Raises ProtocolError if the message is not allowed.
         """
         if isinstance(message, guest_to_host.Watch):
-            return self._watch(message.run)
+            assert self.channel is not None
+            return self._children.watch(message.run, self.channel)
         if isinstance(message, guest_to_host.Record) and may_have_files(body):
             return self._record_with_files(message, body)
         self._take(message, body)
@@ -195,103 +176,6 @@ class GuestRequests:
         tree = self._run.context.tree
         assert tree is not None, "a spawned run has a tree"
         return tree
-
-    async def _spawn(self, guest_request: guest_to_host.Spawn, body: bytes) -> Reply:
-        agent = None
-        if guest_request.function:
-            name = safe_name(guest_request.function, "function")
-            agent = Agent(
-                name=name,
-                function=PackedFunction(PackedCall(name, guest_request.capsule_tag, body, guest_request.heavy)),
-            )
-        if guest_request.mode not in (None, "fresh", "fork"):
-            raise InvalidValue("mode", guest_request.mode, "'fresh' or 'fork'")
-        request = SpawnRequest(
-            prompt=guest_request.prompt,
-            name=checked_name("name", guest_request.name) if guest_request.name is not None else None,
-            description=guest_request.description[:1_000],
-            subagent_type=guest_request.subagent_type,
-            agent=agent,
-            mode=guest_request.mode,  # type: ignore[arg-type]  # checked above
-            model=guest_request.model,
-            background=guest_request.background,
-            isolation=guest_request.isolation,
-            cwd=guest_request.cwd,
-            policy=guest_request.policy,
-            branch=guest_request.branch,
-            call_id=CallId(guest_request.call_id) if guest_request.call_id else None,
-        )
-        return self._spawned_reply(await self._tree.spawn(self._run.context, request))
-
-    def _spawned_reply(self, handle: Any) -> Reply:
-        self._children[handle.id] = handle
-        spawned = answer_data.SpawnReply(
-            run=handle.id, path=handle.path, name=handle.name, background=handle.background
-        )
-        return Reply(spawned)
-
-    async def _watch(self, run: str) -> None:
-        assert self.channel is not None
-        child = self._children.get(run)
-        if child is None:
-            unknown = Unknown("child", run, tuple(self._children))
-            info = ErrorInfo(type="Unknown", message=str(unknown))
-            status = Status.LOST
-            return await self.channel.send(
-                host_to_guest.ChildEnded(run=run, status=status, exit_code=EXIT_CODES[status], error=info)
-            )
-        if run in self._watched_runs:
-            return None  # The end is reported only once.
-        self._watched_runs.add(run)
-        try:
-            current_call.set(self.call)
-            result = await (child.result() if run in self._ended_runs else self._end_unless_moved(child, run))
-            if result is None:
-                return
-            self._ended_runs.add(run)
-            await self.channel.run_in_order(lambda: self._report_end(child, run, result))
-        finally:
-            self._watched_runs.discard(run)
-
-    async def _end_unless_moved(self, child: ChildHandle, run: str) -> Result | None:
-        """Return the result of a child; None once the guest waits for the child no longer."""
-        moved = self._moves[run] = asyncio.Event()
-        waits = (asyncio.create_task(child.result()), asyncio.create_task(moved.wait()))
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            return waits[0].result() if waits[0].done() else None
-        finally:
-            del self._moves[run]
-            for each in waits:
-                each.cancel()
-            await asyncio.wait(waits)
-
-    async def _move_to_background(self, request: guest_to_host.MoveToBackground, _: bytes) -> Reply:
-        child = self._children.get(request.run)
-        if child is None:
-            raise Unknown("child", request.run, tuple(self._children))
-        await self._tree.move_to_background(self._run.context, child)
-        if (moved := self._moves.get(request.run)) is not None:
-            moved.set()
-        return Reply(None)
-
-    async def _report_end(self, child: ChildHandle, run: str, result: Result) -> None:
-        assert self.channel is not None
-        value = child.take_value(result)
-        message = host_to_guest.ChildEnded(
-            run=run,
-            status=result.status,
-            exit_code=result.exit_code,
-            json_size=value.json_size,
-            error=result.error,
-            partial=result.partial[:MAX_SAID],
-            artifacts=tuple(each.without_path() for each in result.files[:MAX_FILES]),
-            changes=result.artifacts if result.branch else (),
-            usage=result.usage_subtree,
-            stdout=result.stdout[-MAX_SAID:],
-            stderr=result.stderr[-MAX_SAID:],
-        )
-        await self.channel.send(message, value.body)
 
     async def _cancel(self, request: guest_to_host.Cancel, _: bytes) -> Reply:
         receipt = await self._tree.stop(self._run.context, request.target, request.reason[:1_000])
@@ -363,7 +247,7 @@ class GuestRequests:
             branch=request.branch,
             call_id=CallId(request.call_id) if request.call_id else None,
         )
-        return self._spawned_reply(handle)
+        return self._children.add(handle)
 
     async def _use_state(self, request: guest_to_host.UseState, body: bytes) -> LargeReply:
         async def use() -> Reply:
@@ -371,54 +255,7 @@ class GuestRequests:
 
         return LargeReply(use)
 
-    # ---- files and checkpoints
-
-    async def _read_artifact(self, request: guest_to_host.ReadArtifact, _: bytes) -> LargeReply:
-        child = self._children.get(request.run)
-        if child is None:
-            raise Unknown("child", request.run, tuple(self._children))
-        result = await child.result()
-        artifact = next((each for each in result.files if each.name == request.name), None)
-        if artifact is None or artifact.path is None:
-            raise Unknown("artifact", request.name, tuple(each.name for each in result.files))
-        if artifact.size > MAX_BODY:
-            raise InvalidValue(
-                "artifact", artifact.name, f"a file of at most {MAX_BODY} bytes, to be read in one piece"
-            )
-        path = artifact.path
-
-        async def read() -> Reply:
-            body = await open_body(lambda: open_artifact(path))
-            if body is None:
-                raise Unknown("artifact", request.name)
-            return Reply(None, body)
-
-        return LargeReply(read)
-
-    async def _save(self, request: guest_to_host.SaveCheckpoint, body: bytes) -> Reply:
-        folder = self._run.sandbox.folder
-        assert folder is not None, "a run in a sandbox has a folder"
-        max_bytes = self._run.grant.max_output_bytes if self._run.grant is not None else 0
-        if len(body) > max_bytes:
-            raise InvalidValue(
-                "checkpoint", len(body), f"a value of at most {max_bytes} bytes (policy.max_output_bytes)"
-            )
-        # A checkpoint that cannot be read again is not stored.
-        values.decode(body, request.json_size, label="checkpoint")
-        await asyncio.to_thread(folder.save_checkpoint, body, request.json_size, request.version)
-        return Reply()
-
-    async def _load(self, _request: guest_to_host.LoadCheckpoint, _: bytes) -> LargeReply:
-        return LargeReply(self._checkpoint_reply)
-
-    async def _checkpoint_reply(self) -> Reply:
-        folder = self._run.sandbox.folder
-        assert folder is not None, "a run in a sandbox has a folder"
-        checkpoint = await open_body(folder.open_checkpoint)
-        if checkpoint is None:
-            return Reply(answer_data.Checkpoint(found=False))
-        message = answer_data.Checkpoint(found=True, json_size=checkpoint.json_size, version=checkpoint.version)
-        return Reply(message, FileBody(fd=checkpoint.fd, offset=checkpoint.offset, size=checkpoint.size))
+    # ---- forwarded model requests
 
     async def _forward(self, request: guest_to_host.ForwardRequest, body: bytes) -> Reply:
         assert self.channel is not None

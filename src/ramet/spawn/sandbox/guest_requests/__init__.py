@@ -1,0 +1,1 @@
+"""What executes the requests of a guest that `ramet.spawn.sandbox.requests` receives."""
