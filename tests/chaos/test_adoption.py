@@ -11,13 +11,24 @@ from collections import Counter
 import pytest
 
 from ramet.agent.history.pairing import groups
-from ramet.core.events import Event, MailDelivered, MessageRecorded, ModelAsked, RunEnded, RunSpawned, SandboxStarted
+from ramet.core.events import (
+    Event,
+    MailDelivered,
+    MessageRecorded,
+    ModelAsked,
+    MonitorEnded,
+    MonitorStarted,
+    RunEnded,
+    RunSpawned,
+    SandboxStarted,
+)
 from ramet.core.replay.run_replay import RunReplay
 from ramet.models.messages import decode
 from tests.chaos.checks import check, check_notices, death_of, not_started, read_events
 from tests.chaos.deadly import Kill
 from tests.chaos.functions import FOUND, RUNS
 from tests.chaos.kernels import inheriting_orphans, start
+from tests.chaos.monitored import ANSWERED, COUNT
 from tests.chaos.program import bearing
 from tests.chaos.talking import CALLS, CONVERSED, NOTED
 from tests.support.halved import halved
@@ -128,6 +139,26 @@ async def test_the_next_kernel_knows_denials_counts_and_compaction(moment: str, 
     )
     spent = json.loads((tmp_path / "ended").read_text())["spent"]
     assert spent["tool_calls"] == len(CONVERSED) - 1, "one was denied"
+
+
+async def test_lines_of_a_monitored_command_are_told_once_over_kills(tmp_path: pathlib.Path) -> None:
+    """No line is lost where a kernel dies before it answers, reads or delivers a report, and none comes twice."""
+    with inheriting_orphans():
+        for moment in ("acked:monitor_started:1", "after:mail_pushed:1", "before:model_asked:2"):
+            kernel = await start("monitored", tmp_path, Kill.parse(moment))
+            assert await kernel.end() == -signal.SIGKILL, kernel.words
+        kernel = await start("monitored", tmp_path)
+        assert await kernel.end() == 0, kernel.words
+    trees = await read_events(tmp_path)
+    story = check(tmp_path, trees, [])
+    assert story.root.result is not None
+    assert story.root.result.value == ANSWERED
+    texts = "\n".join(str(each["content"]) for each in story.root.messages if each["type"] == "human")
+    told = {number: texts.count(f"line {number}\n") for number in range(1, COUNT + 1)}
+    assert told == dict.fromkeys(told, 1), texts
+    kinds = Counter(type(each) for each in _events(trees))
+    assert (kinds[MonitorStarted], kinds[MonitorEnded], texts.count("has ended")) == (1, 1, 1)
+    assert {each.adopted for each in _events(trees) if isinstance(each, SandboxStarted)} == {False, True}
 
 
 @pytest.mark.parametrize("moment", ["before:tool_ended:1", "after:model_asked:2", "after:tool_started:2"])

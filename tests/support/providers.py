@@ -69,6 +69,7 @@ class Provider:
         self.url = url
         self.requests: list[Request] = []  #: every HTTP request, in the order of arrival
         self.client_left = asyncio.Event()  #: a client left in the middle of a reply
+        self.hanging = 0  #: replies that hang, and whose client is still there
         self.hold: asyncio.Event | None = None  #: where set, no request is answered before it is
         self.refusals: dict[str, str] = {}  #: fields that are refused with HTTP 400, and what is said of each
         self.failure_headers: dict[str, str] = {}  #: sent with each answer that is a `Fail`
@@ -191,7 +192,9 @@ class Provider:
         else:
             await answer.start_body(1_000)
         if isinstance(step, Hang):
+            self.hanging += 1
             await answer.client_gone()
+            self.hanging -= 1
             self.client_left.set()
         elif isinstance(step, StreamError):
             await wire.stream_error(answer, step.error)

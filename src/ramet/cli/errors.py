@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
 import sys
@@ -17,6 +18,7 @@ from ramet.core.errors import Bug, Damaged, InvalidValue, RametError, Unknown
 
 USAGE, FAILURE = 2, 1
 _MAX_SHOWN = 5  #: ids in an error
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def set_up_logging() -> bool:
@@ -60,12 +62,25 @@ def report(error: BaseException) -> int:
         print_error(str(error) or type(error).__name__)
     elif isinstance(error, OSError) and error.filename is not None:
         print_error(f"{error.filename}: {error.strerror}")
+    elif isinstance(error, OSError) and error.errno in _FULL:
+        print_error(f"{error.strerror}: the output, or a disk that ramet writes to, is full")
+    elif isinstance(error, FileNotFoundError) and not _has_folder():
+        print_error("the current folder no longer exists; change to another one")
+        return USAGE
     else:
         details = "" if debugging else _write_details(error)
         print_error(f"unexpected {type(error).__name__}: {error}{details}")
     if debugging:
         traceback.print_exception(error)
     return USAGE if isinstance(error, InvalidValue | Unknown) else FAILURE
+
+
+def _has_folder() -> bool:
+    try:
+        os.getcwd()  # noqa: PTH109 - whether it exists
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _write_details(error: BaseException) -> str:

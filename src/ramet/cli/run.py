@@ -16,6 +16,7 @@ from ramet.cli.errors import set_up_logging
 from ramet.cli.paths import user_dir
 from ramet.cli.render.answer import print_text, text_of
 from ramet.cli.render.console import console, print_note
+from ramet.cli.render.json_output import print_json
 from ramet.cli.render.report import print_status
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.render.tree_model import TreeModel
@@ -104,7 +105,7 @@ class WatchedTree:
 
 def print_value(id: str, result: Result, *, as_json: bool) -> None:
     if as_json:
-        print(value_json({"run": id, "result": result}).decode())
+        print_json(value_json({"run": id, "result": result}))
         return
     if result.status is Status.COMPLETED and result.value is not None:
         text = text_of(result)

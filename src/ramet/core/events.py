@@ -217,6 +217,7 @@ class MonitorStarted(Event, frozen=True, kw_only=True, tag="monitor_started"):
 
     monitor: str
     command: str
+    asked: str = ""  #: id of the sandbox's request that started it, unique in its tree
 
 
 class MonitorEnded(Event, frozen=True, kw_only=True, tag="monitor_ended"):

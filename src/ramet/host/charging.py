@@ -15,6 +15,7 @@ from ramet.core.events import ModelAsked, ModelCharged
 from ramet.core.limits import Amount
 from ramet.core.outcome import NO_USAGE, Usage
 from ramet.models.prices import Price, cost_usd, max_usd, price_of
+from ramet.models.providers.reported_usage import is_credible
 from ramet.tools.context import ToolUseContext
 from ramet.tools.model_request import ModelRequest
 
@@ -138,12 +139,18 @@ class Account:
     def settle_usage(self, hold: Hold, reported: UsageMetadata | None) -> None:
         """Settle the usage that the provider reports.
 
-        Without a report, the whole reservation is settled and marked as estimated.
+        Without a report, or with one without input, which each request has, the whole reservation is settled and marked
+        as estimated. An output that is reported counts at least.
         """
-        if reported is None:
-            reserved = hold.amount
+        if reported is None or reported["input_tokens"] < 1:
+            reserved, output_tokens, usd = hold.amount, 0, 0.0
+            if reported is not None:
+                output_tokens, usd = reported["output_tokens"], self._cost(reported)
             usage = Usage(
-                model_calls=reserved.model_calls, output_tokens=reserved.tokens, usd=reserved.usd, estimated=True
+                model_calls=reserved.model_calls,
+                output_tokens=max(reserved.tokens, output_tokens),
+                usd=max(reserved.usd, usd),
+                estimated=True,
             )
             self._spend(hold, usage, is_kept=not self._request.is_side_request)
             return
@@ -215,10 +222,10 @@ class ForeignCharge:
         self._hold: Hold | None = account.reserve(1)[0]
 
     def settle(self, reply: AIMessage) -> None:
-        """Settle the usage that the reply reports, or the whole reservation if the reply reports none."""
+        """Settle the usage that the reply reports, or the whole reservation if it reports none that is credible."""
         hold, self._hold = self._hold, None
         if hold is not None:
-            self._account.settle(hold, reply)
+            self._account.settle_usage(hold, reply.usage_metadata if is_credible(reply) else None)
 
     def cancel(self) -> None:
         """Return the whole reservation: the request was not sent."""

@@ -26,7 +26,15 @@ from langchain_core.tools import BaseTool
 
 from ramet.concurrency.clock import Clock, SystemClock
 from ramet.core.errors import InvalidValue, ModelFailed, RametError
-from ramet.models.chunks import MAX_ARGUMENT_BYTES, arguments_bytes, check_arguments, merge, validate_message
+from ramet.models.chunks import (
+    MAX_ARGUMENT_BYTES,
+    arguments_bytes,
+    check_arguments,
+    check_reply,
+    merge,
+    reply_size,
+    validate_message,
+)
 from ramet.models.errors import translate
 from ramet.models.providers import stream_usage
 from ramet.models.providers.payloads import Payloads, with_unchecked_payload
@@ -181,7 +189,7 @@ async def stream_reply(
     endpoint = stream_usage.endpoint_of(target) if requests_usage else None
     if requests_usage and usage:
         kwargs = {**kwargs, "stream_usage": True}
-    provider, has_end, size, has_chunks = "", False, 0, False
+    provider, has_end, size, total_size, has_chunks = "", False, 0, 0, False
     cancel_check, wait_probe = _CancelCheck(), None
     try:
         is_direct = _is_direct(bound, target, messages)
@@ -197,6 +205,8 @@ async def stream_reply(
                 if chunk.tool_call_chunks:
                     size += arguments_bytes(chunk)
                     check_arguments(size, bound.name)
+                total_size += reply_size(chunk)
+                check_reply(total_size, bound.name)
                 yield chunk
     except RametError:
         raise

@@ -19,9 +19,14 @@ from langchain_core.messages.tool import ToolCallChunk, invalid_tool_call, tool_
 
 from ramet.core.errors import InvalidValue, ModelFailed
 from ramet.models.json_values import clean_text, sanitize, to_json_value
+from ramet.models.providers.reported_usage import is_credible
 
 #: Maximum bytes of the arguments of one reply's tool calls together.
 MAX_ARGUMENT_BYTES: Final = 1_000_000
+#: Maximum size of one reply, in characters and `CHUNK_SIZE` for each chunk: 128,000 tokens, one a chunk, take 10 MB.
+MAX_REPLY_SIZE: Final = 20_000_000
+#: Counted for a chunk beyond its text. A stream of empty chunks is not endless either.
+CHUNK_SIZE: Final = 64
 
 
 def merge(chunks: Sequence[AIMessageChunk], model: str = "model") -> AIMessage:
@@ -43,8 +48,11 @@ def validate_message(message: AIMessage, model: str = "model") -> AIMessage:
     """Return the message with only data that journals and providers accept; the same object if nothing changes.
 
     Calls whose arguments are not plain data (an integer above 2^53, NaN) become invalid calls; lone surrogates become
-    U+FFFD.
+    U+FFFD. A usage that the message cannot have had is dropped: it counts as not reported.
     """
+    check_reply(reply_size(message), model)
+    if not is_credible(message):
+        message = message.model_copy(update={"usage_metadata": None})
     content = message.content
     if type(content) is not str or not content.isascii():
         clean_content = sanitize(content)
@@ -76,6 +84,21 @@ def check_arguments(size: int, model: str) -> None:
     """Raise ModelFailed, not retryable, if tool arguments are too large."""
     if size > MAX_ARGUMENT_BYTES:
         raise ModelFailed(model, f"the arguments of its tool calls are over {MAX_ARGUMENT_BYTES:,} bytes")
+
+
+def reply_size(message: AIMessage) -> int:
+    """Return the size of a message or chunk: the characters of its text and of the texts in its blocks."""
+    content = message.content
+    if isinstance(content, str):
+        return CHUNK_SIZE + len(content)
+    texts = (value for block in content for value in (block.values() if isinstance(block, dict) else (block,)))
+    return CHUNK_SIZE + sum(len(text) for text in texts if isinstance(text, str))
+
+
+def check_reply(size: int, model: str) -> None:
+    """Raise ModelFailed, not retryable, if a reply is too large."""
+    if size > MAX_REPLY_SIZE:
+        raise ModelFailed(model, f"its reply is over {MAX_REPLY_SIZE:,} characters")
 
 
 @dataclass(slots=True)

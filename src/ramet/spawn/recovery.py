@@ -273,6 +273,7 @@ def _restore_run(
     run = tree.spawner.builder.build(info, parent, plan, slot, budget, AbortController(abort))
     if replay.is_plan_approved:
         leave_plan_mode(run.context)
+        run.context.approved_plan_call = replay.approved_plan_call
     run.move_below(ancestor)
     run.sandbox.missing_variables = missing
     run.sandbox.loaded_tools |= dict.fromkeys(replay.loaded_tools, True)
@@ -310,6 +311,7 @@ def _restore_run(
     run.context.mailbox.restore(letters, seen_ids=replay.mail_ids)
     run.recent_mail = replay.recent_mail
     run.monitors, run.monitor_count = dict.fromkeys(replay.monitors, 0), replay.monitor_count
+    run.monitors_by_request = {request_key: monitor for monitor, request_key in replay.monitors.items()}
     if spawn_data.get("brief") and not replay.is_briefed:
         run.pending.append(prompt_message(spawn_data["brief"], run.request.attachments))
     if replay.result is not None:

@@ -162,6 +162,7 @@ class Run:
     waits_for_idle: set[str] = field(default_factory=set)  #: runs whose idle notice it awaits before its end
     awaiting_idle: dict[str, str] = field(default_factory=dict)  #: mail ids, and the runs to notify when it is idle
     monitors: dict[str, int] = field(default_factory=dict)  #: commands that it monitors, with the number of batches
+    monitors_by_request: dict[str, str] = field(default_factory=dict)  #: that another process started
     monitor_count: int = 0  #: so many were started
     wake_count: int = 0  #: turns begun by a notice since the last message of a user
     activations: int = 1  #: a finished agent that receives mail lives again

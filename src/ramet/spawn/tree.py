@@ -198,7 +198,8 @@ class RunTree:
 
         Raises InvalidValue, Unknown or MailRefused.
         """
-        return self.monitor_reports.take(self._run_of(reporter), report)
+        run = self._run_of(reporter)
+        return self.monitor_reports.take(run, report, _sandbox_request(run))
 
     async def stop(self, asker: ToolUseContext, target: str, reason: str) -> StopReceipt:
         """Stop a run below the asker.

@@ -301,6 +301,7 @@ class ToolUseContext:
     safety: Safety | None = None  #: None: calls are not voted on
     permissions: Permissions = NO_PERMISSIONS  #: rules, which every call must pass
     permissions_after_plan: Permissions | None = None  #: rules once a person approves its plan; None: not in plan mode
+    approved_plan_call: str | None = None  #: the call whose plan was approved in an earlier process
     interpreter: Interpreter | None = None  #: None: this run is in the host, where no code of an agent runs
     spill: Callable[[str, str], pathlib.Path] | None = None  #: (call id, text) -> file; None keeps only a preview
     commands: BackgroundCommands | None = None  #: of this turn; None: no command can go on in the background

@@ -18,7 +18,7 @@ from ramet import Agent, AgentRuntime, ScriptedModel, Session, SessionAddress
 from ramet.cli.sources.contract import Question
 from ramet.cli.sources.local_approvals import list_questions
 from ramet.core.errors import Denied, InvalidValue, MailRefused
-from ramet.core.events import MailPushed
+from ramet.core.events import ApprovalAnswered, MailPushed
 from ramet.core.policy.permissions import PermissionRule, Permissions
 from ramet.core.policy.session_access import MAX_TEXT_BYTES, Inbound, SessionMessage
 from ramet.host.control.run_queries import journal_reader
@@ -29,7 +29,7 @@ from ramet.models.scripted.dialogue import Call
 from ramet.store.memory import MemoryStore
 from tests.support.cut_journals import cut_behind
 from tests.support.waiting import eventually
-from tests.trips.kits.sessions import open_tree_of, run_of
+from tests.trips.kits.sessions import of_kind, open_tree_of, run_of, session_events
 
 RECEIVER = pathlib.Path(__file__).parents[1] / "programs" / "message_receiver.py"
 FRAME = "<session-message"
@@ -170,6 +170,27 @@ async def test_an_accepted_message_is_read_once_after_a_kill() -> None:
         await resumed.wait_for_turn()
         assert len(framed_texts(resumed)) == 1
         assert resumed.messages[-1].content == "Noted."
+        await resumed.close()
+
+
+async def test_a_message_that_was_let_through_before_a_kill_is_not_held_again() -> None:
+    """The process was killed between the delivery and the record of the answer, which the next one adds."""
+    store = MemoryStore()
+    async with AgentRuntime(store=store) as runtime:
+        session = Session(ScriptedModel(["Ready.", "Noted."]), runtime=runtime, session_id="docs", inbound="hold")
+        await session.ask("Begin.")
+        await open_tree_of(session).inbound.receive(message("Hello."))
+        session.approvals.answer(session.approvals.pending[0].id, True)
+        await session.wait_for_turn()
+    cut_store = await cut_behind(store, lambda event: isinstance(event, MailPushed))
+
+    async with AgentRuntime(store=cut_store) as runtime:
+        resumed = await Session.resume("docs", ScriptedModel(["Noted."]), runtime=runtime)
+        assert resumed.approvals.pending == ()
+        await resumed.wait_for_turn()
+        assert len(framed_texts(resumed)) == 1
+        (answer,) = of_kind(session_events(resumed), ApprovalAnswered)
+        assert answer.allowed
         await resumed.close()
 
 

@@ -10,12 +10,13 @@ import pytest
 
 from ramet import Agent, AgentRuntime, ScriptedModel, Session, workspace_tools
 from ramet.core.errors import InvalidValue, MailRefused, Unknown
-from ramet.core.events import MonitorEnded, MonitorStarted
+from ramet.core.events import MailPushed, MonitorEnded, MonitorStarted
 from ramet.models.scripted.dialogue import Call, Script
 from ramet.spawn.lifecycle.monitor_reports import MAX_MONITORS, MAX_TEXT
 from ramet.store.memory import MemoryStore
 from ramet.tools.monitors.line_buffer import MAX_LINE, MAX_LINES, LineBuffer
 from ramet.tools.run_info import MonitorReport
+from tests.support.cut_journals import cut_behind
 from tests.support.waiting import eventually
 from tests.trips.kits.isolated import BackendName, marked_processes, usual_backend
 from tests.trips.kits.sessions import of_kind, open_tree_of, run_of, session_events, typed_texts
@@ -91,6 +92,24 @@ async def test_a_monitor_ends_with_its_turn_and_with_its_kernel() -> None:
 
         assert typed_texts(session.messages)[-1] == ("ai", "It is gone.")
         assert marked_processes(mark) == []
+
+
+async def test_the_end_of_a_monitor_is_told_once_after_a_kill() -> None:
+    """The kernel was killed after the first record of the end: its message is neither lost nor there twice."""
+    script: Script = {"has ended": ["I saw it."], "Watch": [monitor("true"), "I wait."]}
+    store, tools = MemoryStore(), workspace_tools()
+    async with AgentRuntime(store=store) as runtime:
+        await (await runtime.spawn(Agent(name="lead", model=ScriptedModel(script)), "Watch", tools=tools)).result()
+    cut_store = await cut_behind(store, lambda event: isinstance(event, MailPushed | MonitorEnded))
+    async with AgentRuntime(store=cut_store) as runtime:
+        [handle] = await runtime.resume(llm=ScriptedModel(script), tools=tools)
+        await handle.result()
+        texts = [text for _, text in typed_texts(handle.run.context.history)]
+        events = [each async for each in handle.events()]
+
+    assert sum("[monitor-1 has ended: exit code 0]" in text for text in texts) == 1
+    assert texts[-1] == "I saw it."
+    assert len(of_kind(events, MonitorEnded)) == 1
 
 
 async def test_reports_of_monitors_are_bounded() -> None:

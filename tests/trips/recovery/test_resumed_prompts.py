@@ -7,7 +7,8 @@ import pathlib
 import pytest
 
 from ramet import Agent, AgentRuntime, Policy, Session
-from ramet.core.events import Event, TurnStarted
+from ramet.core.errors import Unknown
+from ramet.core.events import Event, TurnEnded, TurnStarted
 from ramet.models.scripted.model import ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support.cut_journals import cut_behind
@@ -57,3 +58,28 @@ async def test_a_session_start_hook_runs_again_if_its_output_was_not_recorded() 
         [handle] = await runtime.resume(llm=model, agents=[lead(model)])
         await handle.result()
     assert typed_texts(model.requests[0].messages) == [("human", "go"), ("human", "Mind the gap.")]
+
+
+async def test_a_conversation_or_fork_whose_root_was_not_recorded_can_be_begun_again() -> None:
+    """The kernel was killed after it wrote the tree, and before the root: the id of the session is not lost."""
+    store = MemoryStore()
+    async with AgentRuntime(store=store) as runtime:
+        async with Session(ScriptedModel(["one"]), runtime=runtime, session_id="talk") as session:
+            await session.ask("first")
+            talk = session.id
+        async with Session(ScriptedModel(["one"]), runtime=runtime, session_id="other"):
+            pass
+        async with await Session.fork(talk, ScriptedModel(["two"]), runtime=runtime, session_id="what-if"):
+            pass
+
+    cut_store = await cut_behind(store, lambda event: isinstance(event, TurnEnded))
+    async with AgentRuntime(store=cut_store) as runtime:
+        with pytest.raises(Unknown):
+            await Session.resume("other", ScriptedModel(["one"]), runtime=runtime)
+        async with Session(ScriptedModel(["one"]), runtime=runtime, session_id="other") as session:
+            await session.ask("begin")
+        async with await Session.fork(talk, ScriptedModel(["two"]), runtime=runtime, session_id="what-if") as session:
+            await session.ask("second")
+        for name, texts in (("other", ["begin", "one"]), ("what-if", ["first", "one", "second", "two"])):
+            async with await Session.resume(name, ScriptedModel([]), runtime=runtime) as session:
+                assert [each.text for each in session.messages] == texts

@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 
+from ramet import AgentRuntime
 from ramet.agent.definition import Agent
-from ramet.core.events import ToolStarted
+from ramet.core.events import ApprovalAnswered, Event, ToolStarted
 from ramet.core.policy.permissions import ModeRule, Permissions
 from ramet.host.approvals import Pending
 from ramet.host.session import Session
 from ramet.models.scripted.dialogue import Call
 from ramet.models.scripted.model import ScriptedModel
+from ramet.store.memory import MemoryStore
 from ramet.tools.permissions.plan_mode import QUESTION
 from ramet.tools.workspace import workspace_tools
+from tests.support.cut_journals import cut_behind
+from tests.support.waiting import eventually
 from tests.trips.kits.isolated import BackendName
 from tests.trips.kits.isolated import usual_backend as backend
 from tests.trips.kits.sessions import answers, of_kind, run_of, session_events
@@ -107,3 +111,27 @@ async def test_a_plan_that_nobody_can_approve_is_denied_and_an_approved_one_stay
     assert not list(tmp_path.glob("out"))  # noqa: ASYNC240 - a few files
     assert results["c3"] == "Your plan is approved. Carry it out."
     assert "late" in results["c4"]
+
+
+@pytest.mark.parametrize("last", [ApprovalAnswered, ToolStarted])
+async def test_a_plan_that_was_approved_before_a_kill_is_carried_out_after_it(last: type[Event]) -> None:
+    """The kernel was killed once a person had approved: nobody is asked again, and the agent reads that it may act."""
+    permissions = Permissions(modes=(ModeRule(mode="plan", source="code"),))
+    script: list[Any] = [present("a plan", "c1"), shell("echo acted", "c2"), "done"]
+    agent = Agent(name="planner", model=ScriptedModel(script), permissions=permissions)
+    store = MemoryStore()
+    async with AgentRuntime(store=store) as runtime:
+        handle = await runtime.spawn(agent, "Go.", tools=workspace_tools())
+        inbox = runtime.trees[handle.id].inbox
+        await eventually(lambda: inbox.pending)
+        inbox.answer(inbox.pending[0].id, True)
+        await handle.result()
+
+    async with AgentRuntime(store=await cut_behind(store, lambda event: isinstance(event, last))) as runtime:
+        agent = agent.replace(model=ScriptedModel(script[1:]))
+        [handle] = await runtime.resume(tools=workspace_tools(), agents=[agent])
+        await handle.result()
+        results = answers(handle.run.context.history)
+
+    assert results["c1"] == "Your plan is approved. Carry it out."
+    assert "acted" in results["c2"]

@@ -106,6 +106,13 @@ def test_the_providers_token_count_plus_newer_messages_decides() -> None:
     assert compaction.is_needed(context)
 
 
+def test_a_reservation_of_a_budget_is_no_token_count() -> None:
+    """A request that was cut off is settled at what was reserved: that does not make its conversation long."""
+    context = context_with(long_history(3), last_usage=Usage(output_tokens=128_000, estimated=True))
+
+    assert not Compaction(window_tokens=10_000, at=0.8).is_needed(context)
+
+
 async def test_after_compaction_the_old_token_count_is_dropped() -> None:
     """Otherwise the next turn would compact again."""
     context = context_with(long_history(), last_usage=Usage(input_tokens=1_900))

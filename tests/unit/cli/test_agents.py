@@ -182,3 +182,23 @@ def test_hostile_commands_cannot_control_the_terminal(project: Path, capsys: pyt
     main(["trust", str(project), "--show"])
 
     assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("{", "expected JSON"),
+        ('{"mcpServers": {"x": {"command": 5}, "y": {"command": "cat"}}}', "mcp.x.command"),
+    ],
+)
+def test_unusable_servers_of_a_project_are_reported(
+    content: str, problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file with a typing error would look like none, and so would an entry."""
+    (tmp_path / ".mcp.json").write_text(content)
+
+    assert main(["mcp", "list", "--dir", str(tmp_path)]) == 1
+    out, err = capsys.readouterr()
+    assert ("cat" in out, err.count("\n"), problem in err) == ("cat" in content, 1, True)
+    assert main(["agents", "check", "--dir", str(tmp_path)]) == 1
+    assert problem in capsys.readouterr().out

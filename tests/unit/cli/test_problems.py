@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from ramet.cli.errors import report
+from ramet.cli.main import main
 from ramet.core.errors import Bug, InvalidValue, MissingExtra, RametError, Unknown
 
 INSTALL = "ramet: openai needs the extra 'openai'; install it with: pip install 'ramet[openai]'\n"
@@ -20,6 +21,7 @@ INSTALL = "ramet: openai needs the extra 'openai'; install it with: pip install 
         (MissingExtra("openai", "openai"), 1, INSTALL),
         (RametError("a\nb\x1b[2J"), 1, "ramet: a b\n"),
         (FileNotFoundError(2, "No such file", "/x"), 1, "ramet: /x: No such file\n"),
+        (OSError(28, "No space"), 1, "ramet: No space: the output, or a disk that ramet writes to, is full\n"),
         (ExceptionGroup("g", [ExceptionGroup("h", [RametError("deep")])]), 1, "ramet: deep\n"),
     ],
 )
@@ -57,6 +59,19 @@ def test_an_unwritable_details_file_is_no_second_error(
 
     assert report(RuntimeError("boom")) == 1
     assert capsys.readouterr().err == "ramet: unexpected RuntimeError: boom\n"
+
+
+def test_a_command_in_a_removed_folder_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is a mistake of the caller; another missing file stays unexpected."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "removed").mkdir()
+    monkeypatch.chdir("removed")
+    (tmp_path / "removed").rmdir()
+
+    assert main(["ask", "hi"]) == 2
+    assert capsys.readouterr() == ("", "ramet: the current folder no longer exists; change to another one\n")
 
 
 def test_debug_level_shows_the_traceback(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

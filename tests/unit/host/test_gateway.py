@@ -24,7 +24,7 @@ from ramet.models.prices import Price, max_usd
 from ramet.models.rate_limit import RetryPolicy
 from ramet.models.scripted.model import Cut, Fail, Hang, Say, ScriptedModel
 from ramet.tools.context import ToolUseContext
-from ramet.tools.model_request import ModelRequest
+from ramet.tools.model_request import ForeignRequest, ModelRequest
 from tests.support.context import make_context
 from tests.support.providers import provider
 from tests.support.waiting import eventually
@@ -314,6 +314,19 @@ async def test_unreported_usage_counts_as_reserved() -> None:
 
     assert run.context.usage.estimated
     assert run.context.usage.tokens == of_kind(run.events, ModelAsked)[0].reserved_tokens
+
+
+def test_an_untrue_report_to_another_framework_costs_the_reservation() -> None:
+    """The reply of a request that another framework made is not ours to change, and not to be believed either."""
+    run = GatewayRun(Limits(tokens=50_000))
+    charge = run.gateway.meter(
+        run.context, ForeignRequest("scripted", [HumanMessage("hello")], run.context.next_step())
+    )
+
+    charge.settle(AIMessage("fine", usage_metadata={"input_tokens": 9, "output_tokens": -99, "total_tokens": -90}))
+
+    assert run.budget.spent_amount("tokens") == of_kind(run.events, ModelAsked)[0].reserved_tokens
+    assert run.context.usage.tokens == run.budget.spent_amount("tokens")
 
 
 async def test_an_attempt_beyond_the_budget_is_not_made() -> None:

@@ -190,3 +190,39 @@ def test_descriptor_slots_are_at_least_the_open_descriptors() -> None:
     assert me is not None
 
     assert procfs.descriptor_slots(me) >= len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+@pytest.mark.skipif(
+    "os.geteuid() != 0", reason="only root can become a user who may not list descriptors of ended ones"
+)
+def test_a_thread_that_has_ended_hides_no_descriptors() -> None:
+    """An ordinary user may not list its descriptors; only those of the other threads are charged.
+
+    A process that hides its descriptors is still charged with all that it may have.
+    """
+    script = """
+import ctypes, os, socket, threading
+from ramet.isolation.limits import kernel_memory
+from ramet.isolation.linux import procfs
+os.setuid(60700)
+libc, ready, end = ctypes.CDLL(None), os.pipe(), os.pipe()
+def begin(*, hides):
+    if not (pid := os.fork()):
+        libc.prctl(4, not hides); os.close(end[1])
+        pairs = [socket.socketpair() for _ in range(10)]
+        threading.Thread(target=lambda: (os.write(ready[1], b"x"), os.read(end[0], 1), os._exit(0))).start()
+        libc.pthread_exit(None)
+    os.read(ready[0], 1)
+    while not procfs.stat(pid).is_headless: os.sched_yield()
+    return pid
+for hides in (False, True):
+    tree = {pid: procfs.stat(pid) for pid in (begin(hides=hides),)}
+    held = kernel_memory.held_mb(tree, in_own_network=False) - sum(map(procfs.page_tables_mb, tree.values()))
+    print(round(held / kernel_memory.socket_mb()))
+"""
+
+    process_result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+
+    visible, hidden = map(int, process_result.stdout.split())
+    assert visible == 20
+    assert hidden >= 64  # as many as the first table of a process has

@@ -8,6 +8,7 @@ import pathlib
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 
 import pytest
@@ -340,3 +341,13 @@ def test_each_line_is_read_quickly() -> None:
         assert [settings.settings_on(each) for each in lines]
         assert evidence.group([each._replace(text=f"ERROR {text}") for each in lines])
     assert [each.key for each in settings.settings_on(EvidenceLine("a.py", 1, "LIMIT: Final[int] = 5"))] == ["LIMIT"]
+
+
+def test_hostile_lines_of_a_settings_file_are_read_in_linear_time() -> None:
+    """Blanks without a heading behind them are read once."""
+    lines = [EvidenceLine("a.yaml", number, " " * 2_000 + "[a]\x01") for number in range(200)]
+    begin = time.process_time()
+
+    settings.with_sections(lines)
+
+    assert time.process_time() - begin < 2

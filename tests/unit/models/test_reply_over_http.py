@@ -15,7 +15,7 @@ from ramet.core.errors import ModelFailed
 from ramet.models.call import Bound, bind, complete, merge, stream_reply
 from ramet.models.errors import is_overflow
 from ramet.models.scripted.model import Call, Hang
-from tests.support.providers import Fail, IncompleteStream, StreamError, provider
+from tests.support.providers import Endless, Fail, IncompleteStream, StreamError, provider
 
 HI: list[BaseMessage] = [HumanMessage("hi")]
 
@@ -74,6 +74,19 @@ async def test_tool_arguments_above_the_limit_are_a_failure(kind: str, monkeypat
             with pytest.raises(ModelFailed, match="arguments") as failure:
                 await reply
             assert not failure.value.retryable
+
+
+@pytest.mark.parametrize("kind", ["anthropic", "openai"])
+async def test_a_reply_without_end_is_a_failure(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A provider that ignores the limit of its output fills no memory: its connection is closed."""
+    monkeypatch.setattr("ramet.models.chunks.MAX_REPLY_SIZE", 20_000)
+    async with provider([Endless(), "x" * 20_000]) as server:
+        for streams in (True, False):
+            model = getattr(server, kind)(max_retries=0)
+            with pytest.raises(ModelFailed, match="over 20,000 characters") as failure:
+                await (streamed_reply if streams else whole_reply)(model)
+            assert not failure.value.retryable
+            await server.client_left.wait()
 
 
 @pytest.mark.parametrize("kind", ["anthropic", "openai"])

@@ -7,6 +7,7 @@ import io
 import json
 import os
 import tarfile
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import pytest
 
 from ramet.core.errors import InvalidValue, Unknown
 from ramet.services.contract import Image
-from ramet.services.packaging.oci.auth import Login, RegistryFailed
+from ramet.services.packaging.oci.auth import Login, RegistryFailed, parse_challenges
 from ramet.services.packaging.oci.layers import Layer, write_layer
 from ramet.services.packaging.oci.manifest import (
     TYPES,
@@ -381,6 +382,48 @@ async def test_unencrypted_tokens_come_only_from_the_registrys_own_host(login: L
             await registry_client.manifest(reference("base"))
 
     assert "u:p" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [
+        (
+            'Bearer realm="https://auth.docker.io/token",service="registry.docker.io",scope="repository:a/b:pull,push"',
+            {
+                "bearer": {
+                    "realm": "https://auth.docker.io/token",
+                    "service": "registry.docker.io",
+                    "scope": "repository:a/b:pull,push",
+                }
+            },
+        ),
+        (
+            'Bearer realm="https://ghcr.io/token",service="ghcr.io",scope="repository:a/b:pull"',
+            {"bearer": {"realm": "https://ghcr.io/token", "service": "ghcr.io", "scope": "repository:a/b:pull"}},
+        ),
+        (
+            'BASIC Realm = "a \\"b\\", Bearer realm=c" , bearer realm=https://x/t, service="" , Bearer realm="y"',
+            {"basic": {"realm": 'a "b", Bearer realm=c'}, "bearer": {"realm": "https://x/t", "service": ""}},
+        ),
+        ("Negotiate, Bearer", {"negotiate": {}, "bearer": {}}),
+        ('Bearer realm="https://x', {"bearer": {}, "realm": {}}),
+        ("", {}),
+    ],
+)
+def test_challenges_are_read_as_registries_write_them(header: str, expected: dict[str, dict[str, str]]) -> None:
+    """A quoted value may hold commas; a value without an end is none."""
+    assert parse_challenges(header) == expected
+
+
+@pytest.mark.parametrize("piece", ["a", 'a="', 'a="" ', "a=", " ", ",", "=", '"', "a ", 'a="\\'])
+def test_a_hostile_challenge_is_read_in_linear_time(piece: str) -> None:
+    """200 KB take a fraction of a second, where quadratic time would be a minute."""
+    header = "Bearer " + piece * (200_000 // len(piece))
+    begin = time.process_time()
+
+    parse_challenges(header)
+
+    assert time.process_time() - begin < 3
 
 
 async def test_a_registry_that_refuses_its_own_token_is_not_asked_again() -> None:

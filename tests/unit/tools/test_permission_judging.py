@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import time
 from typing import Any
 
 import msgspec
@@ -268,3 +269,14 @@ def test_paths_count_from_the_working_directory(tmp_path: pathlib.Path) -> None:
     rules = permissions(deny=["Read(/below/key)"], root=str(tmp_path))
 
     assert verdict(rules, "Read", {"file_path": "key"}, cwd=str(tmp_path / "below")) == "deny"
+
+
+def test_hostile_rules_are_refused_in_linear_time() -> None:
+    """A settings file of 1 MB has a thousand rules of the greatest length."""
+    begin = time.process_time()
+
+    for _ in range(1_000):
+        with pytest.raises(InvalidValue):
+            parse_rule("a" + " " * 998 + "!", "deny", source=SOURCE, field="permissions.deny")
+
+    assert time.process_time() - begin < 1.5

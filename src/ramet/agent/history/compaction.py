@@ -223,11 +223,11 @@ def _text_tokens(text: str) -> int:
 
 def _tokens(context: ToolUseContext) -> int:
     """Return the tokens of the next request: the newest reply's usage plus later messages, or an estimate of all."""
-    history = context.history
-    if context.last_usage is not None and context.last_usage.tokens:
+    history, usage = context.history, context.last_usage
+    if usage is not None and usage.tokens and not usage.estimated:  # An estimate is what a budget reserved.
         newest = next((i for i in range(len(history) - 1, -1, -1) if isinstance(history[i], AIMessage)), None)
         if newest is not None:
-            return context.last_usage.tokens + estimated_tokens(history[newest + 1 :])
+            return usage.tokens + estimated_tokens(history[newest + 1 :])
     return estimated_tokens([*context.system_messages, *history])
 
 

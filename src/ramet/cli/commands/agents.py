@@ -16,12 +16,14 @@ from ramet.agent.definition import Agent
 from ramet.agent.files.bounded_read import Unreadable
 from ramet.agent.files.definitions import Definitions
 from ramet.agent.files.instructions import load_instructions
+from ramet.agent.files.mcp_file import read_server_file
 from ramet.agent.files.search_paths import Problem
 from ramet.agent.files.settings import hooks_in, project_settings
 from ramet.cli.paths import display_path
 from ramet.cli.project import is_project_trusted, load, permissions, skills
 from ramet.cli.render.console import console
 from ramet.cli.render.formatting import count
+from ramet.cli.render.json_output import print_json
 from ramet.cli.render.sanitize import one_line, sanitize
 from ramet.core.errors import InvalidValue
 from ramet.core.policy.permissions import Permissions
@@ -37,7 +39,7 @@ def agents(options: Namespace) -> int:
         return max(status, _show_hooks(options.dir, out, as_json=options.json))
     if options.json:
         for agent in definitions.values():
-            print(json.dumps(_as_data(agent), ensure_ascii=True))
+            print_json(json.dumps(_as_data(agent), ensure_ascii=True))
     else:
         _list(definitions, out, options.dir)
     if definitions.problems:
@@ -65,12 +67,13 @@ def _list(definitions: Definitions, out: Console, project: Path) -> None:
 
 def _check(definitions: Definitions, folder: Path, out: Console, err: Console, *, as_json: bool) -> int:
     found = skills(folder)
-    problems = (*definitions.problems, *found.problems, *load_instructions(folder, root=folder).problems)
+    of_servers = read_server_file(folder).problems
+    problems = (*definitions.problems, *of_servers, *found.problems, *load_instructions(folder, root=folder).problems)
     for kind, remarks in (("problem", problems), ("note", (*definitions.notes, *found.notes))):
         for remark in remarks:
             if as_json:
                 path = str(remark.path) if remark.path else None
-                print(json.dumps({"kind": kind, "path": path, "sentence": remark.sentence}))
+                print_json(json.dumps({"kind": kind, "path": path, "sentence": remark.sentence}))
             else:
                 out.print(Text(_sentence(remark, "" if kind == "problem" else "note: ")), soft_wrap=True)
     if not as_json:
@@ -99,7 +102,7 @@ def _show_permissions(folder: Path, out: Console, *, as_json: bool) -> int:
     lines = [*_rules(loaded.active, holds=True), *_rules(loaded.pending, holds=False)]
     for each in lines:
         if as_json:
-            print(json.dumps({"kind": "permission", **each._asdict()}))
+            print_json(json.dumps({"kind": "permission", **each._asdict()}))
         else:
             waits = "" if each.holds else _WAITS
             out.print(Text(one_line(f"{each.list:<5}  {each.rule}  {each.source}{waits}", 2_000)), soft_wrap=True)
@@ -108,7 +111,7 @@ def _show_permissions(folder: Path, out: Console, *, as_json: bool) -> int:
 
 def _show_problem(problem: Unreadable | InvalidValue, out: Console, *, as_json: bool) -> int:
     if as_json:
-        print(json.dumps({"kind": "problem", "path": None, "sentence": str(problem)}))
+        print_json(json.dumps({"kind": "problem", "path": None, "sentence": str(problem)}))
     else:
         out.print(Text(one_line(str(problem), 2_000)), soft_wrap=True)
     return 1
@@ -127,7 +130,9 @@ def _show_hooks(folder: Path, out: Console, *, as_json: bool) -> int:
         for event, entries in hooks.items():
             text = json.dumps(entries, ensure_ascii=False)
             if as_json:
-                print(json.dumps({"kind": "hook", "event": event, "hooks": entries, "source": source, "holds": holds}))
+                print_json(
+                    json.dumps({"kind": "hook", "event": event, "hooks": entries, "source": source, "holds": holds})
+                )
             else:
                 line = one_line(f"hook {event} {text}", 1_000)
                 out.print(Text(one_line(f"{line}  {source}{'' if holds else _WAITS}", 2_000)), soft_wrap=True)

@@ -14,6 +14,7 @@ from rich.text import Text
 
 from ramet.cli.render.console import console
 from ramet.cli.render.formatting import count
+from ramet.cli.render.json_output import print_json
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.settings_file import default_file, trust_problem
 from ramet.core.errors import InvalidValue
@@ -27,14 +28,17 @@ def config(options: Namespace) -> int:
     if config is None:
         for problem in problems:
             line = {"problem": str(problem), "setting": problem.field}
-            out.print(Text(json.dumps(line) if options.json else one_line(str(problem), 2_000)), soft_wrap=True)
+            if options.json:
+                print_json(json.dumps(line))
+            else:
+                out.print(Text(one_line(str(problem), 2_000)), soft_wrap=True)
         err.print(Text(count(len(problems), "problem"), "dim"), soft_wrap=True)
         return 1
     rows = list(_rows(config))
     name_width, value_width = (max(len(each[at]) for each in rows) for at in (0, 1))
     for row in rows:
         if options.json:
-            out.print(Text(json.dumps(row._asdict())), soft_wrap=True)
+            print_json(json.dumps(row._asdict()))
         else:
             out.print(
                 Text(f"{row.setting.ljust(name_width)}  {row.value.ljust(value_width)}  {row.origin}"), soft_wrap=True

@@ -8,7 +8,7 @@ import shlex
 import sys
 import tempfile
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,9 +22,11 @@ from ramet.agent.files.mcp_lock import read_lock_file, write_lock_file
 from ramet.agent.files.trust import is_trusted
 from ramet.cli.commands.mcp_install import install_packages
 from ramet.cli.commands.mcp_login import login, logout
+from ramet.cli.errors import print_error
 from ramet.cli.paths import display_path, user_dir
 from ramet.cli.project import load
 from ramet.cli.render.console import console, print_note
+from ramet.cli.render.json_output import print_json
 from ramet.cli.render.sanitize import one_line
 from ramet.core.errors import McpServerFailed, RametError, Unknown
 from ramet.core.events import Notice
@@ -49,7 +51,10 @@ class _Row(NamedTuple):
 def mcp(options: Namespace) -> int:
     """Run the verb. Raises Unknown, and RametError for a server that has no tools."""
     definitions = load(options.dir)
-    rows = list(_rows(options.dir, definitions))
+    server_file = read_server_file(options.dir)
+    for problem in server_file.problems:
+        print_error(f"{problem.path}: {problem.sentence}")
+    rows = list(_rows(options.dir, definitions, server_file.servers))
     match options.verb:
         case "test":
             return _test(options, rows)
@@ -61,25 +66,24 @@ def mcp(options: Namespace) -> int:
             return login(_usable(options, rows).server, has_browser=options.browser)
         case "logout":
             return logout(_named(options, rows).server)
-    if not rows and not options.json:
+    if not (rows or server_file.problems or options.json):
         print_note(f"no MCP server is named here, neither in {MCP_FILE} nor by an agent")
     for row in rows:
         if options.json:
             data = {"name": row.server.name, "place": row.place, "usable": row.is_usable}
-            print(json.dumps({**data, **_reach(row.server)}))
+            print_json(json.dumps({**data, **_reach(row.server)}))
         else:
             reach = row.server.url or shlex.join([row.server.command, *row.server.args])
             _print(row.server.name, row.place, reach, *([] if row.is_usable else [WAITS]))
-    return 0
+    return 1 if server_file.problems else 0
 
 
 def _reach(server: McpServer) -> dict[str, Any]:
     return {"url": server.url} if server.url else {"command": [server.command, *server.args]}
 
 
-def _rows(folder: Path, definitions: Definitions) -> Iterator[_Row]:
+def _rows(folder: Path, definitions: Definitions, servers: Mapping[str, McpServer]) -> Iterator[_Row]:
     trusted = is_trusted(folder, user_dir())
-    servers = read_server_file(folder).servers
     yield from (_Row(server, MCP_FILE, trusted) for server in servers.values())
     for agent in definitions.values():
         yield from (
@@ -123,7 +127,7 @@ def _prompts(options: Namespace, rows: list[_Row]) -> int:
         return 0
     for each in list_prompts(server, policy, options.dir):
         if options.json:
-            print(json.dumps(as_data(each)))
+            print_json(json.dumps(as_data(each)))
         else:
             _print(*cells(each))
     return 0
@@ -133,7 +137,7 @@ def _test(options: Namespace, rows: list[_Row]) -> int:
     server = _usable(options, rows).server
     for tool in asyncio.run(_list_tools(server, _policy(options, server), options.dir)):
         if options.json:
-            print(json.dumps({"name": tool.name, "description": tool.description, "parameters": tool.args_schema}))
+            print_json(json.dumps({"name": tool.name, "description": tool.description, "parameters": tool.args_schema}))
         else:
             _print(tool.name, tool.description)
     return 0

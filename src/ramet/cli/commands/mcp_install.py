@@ -16,6 +16,7 @@ from ramet.agent.files.bounded_read import Unreadable
 from ramet.agent.files.mcp_lock import LOCK_FILE, LockFile, PackageLock, read_lock_file, write_lock_file
 from ramet.cli.paths import user_dir
 from ramet.cli.render.console import console
+from ramet.cli.render.json_output import print_json
 from ramet.cli.render.sanitize import one_line
 from ramet.core.mcp.package_command import PackageCommand, package_command
 from ramet.core.mcp.server_entry import McpServer
@@ -49,7 +50,7 @@ def install_packages(options: Namespace, servers: Sequence[McpServer]) -> int:
             lock_file = msgspec.structs.replace(lock_file, commands={**lock_file.commands, command.key: lock})
             reviewed = _write_lock(folder, home, lock_file, reviewed)
         if options.json:
-            print(json.dumps({"name": name, "requirement": command.requirement, "folder": str(installed)}))
+            print_json(json.dumps({"name": name, "requirement": command.requirement, "folder": str(installed)}))
     if not wanted:
         _say("no server starts with npx or uvx: there is nothing to install")
     return 0

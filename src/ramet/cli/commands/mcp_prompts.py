@@ -13,6 +13,7 @@ from pathlib import Path
 
 from ramet.agent.files.mcp_lock import read_lock_file, write_lock_file
 from ramet.cli.paths import user_dir
+from ramet.cli.render.json_output import print_json
 from ramet.cli.render.sanitize import sanitize
 from ramet.core.errors import InvalidValue
 from ramet.core.mcp.server_entry import McpServer
@@ -31,8 +32,9 @@ def print_prompt(options: Namespace, server: McpServer, policy: Policy) -> None:
     """Print the text of a prompt. Raises RametError."""
     text = asyncio.run(_render(options, server, policy))
     if options.json:
-        text = json.dumps({"prompt": options.prompt, "text": text})
-    sys.stdout.write(f"{sanitize(text)}\n")
+        print_json(json.dumps({"prompt": options.prompt, "text": text}))
+    else:
+        sys.stdout.write(f"{sanitize(text)}\n")
 
 
 async def _list(server: McpServer, policy: Policy, folder: Path) -> tuple[ListedPrompt, ...]:

@@ -12,6 +12,7 @@ from rich.text import Text
 from ramet.cli.errors import set_up_logging
 from ramet.cli.operate.ps import print_table
 from ramet.cli.render.console import console, print_note
+from ramet.cli.render.json_output import print_json
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.run import arguments
 from ramet.cli.sources.choose import source_of
@@ -27,7 +28,7 @@ async def schedule(options: Namespace) -> int:
     views = await _views(options)
     if options.json:
         for view in views:
-            print(msgspec.json.encode(view).decode())
+            print_json(msgspec.json.encode(view))
         return 0
     if options.verb == "list":
         heads = ("ID", "NEXT", "WHEN", "WHAT", "STATE", "LAST")

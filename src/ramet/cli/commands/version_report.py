@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from typing import Any, Final
 
+from ramet.cli.render.json_output import print_json
+
 #: A module that only this extra brings, by the extra's name.
 EXTRA_MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "anthropic": ("langchain_anthropic",),
@@ -38,7 +40,7 @@ def print_version(version: str) -> int:
             "kubernetes": "kubernetes" in extras,
         },
     }
-    print(json.dumps(report))
+    print_json(json.dumps(report))
     return 0
 
 

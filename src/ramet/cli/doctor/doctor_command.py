@@ -20,6 +20,7 @@ from ramet.cli.doctor.sandbox_checks import BACKENDS, check_isolation
 from ramet.cli.doctor.service_checks import check_services
 from ramet.cli.errors import set_up_logging
 from ramet.cli.render.console import console
+from ramet.cli.render.json_output import print_json
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.signals import kill_descendants
 
@@ -56,7 +57,7 @@ def doctor(options: Namespace) -> int:
 def _show(results: tuple[CheckResult, ...], usable: list[str], *, as_json: bool) -> None:
     if as_json:
         for each in results:
-            print(json.dumps(asdict(each)))
+            print_json(json.dumps(asdict(each)))
         return
     out, err = console(sys.stdout), console(sys.stderr)
     width = max(len(each.name) for each in results)

@@ -10,6 +10,7 @@ from ramet.cli.errors import report_damage
 from ramet.cli.operate.ps import print_table
 from ramet.cli.render import formatting
 from ramet.cli.render.console import print_note
+from ramet.cli.render.json_output import print_json
 from ramet.cli.render.sanitize import format_arguments, one_line
 from ramet.cli.sources.choose import source_of
 from ramet.cli.sources.contract import Question
@@ -23,7 +24,7 @@ async def approvals(options: Namespace) -> int:
         questions, errors = await source.questions(), source.damage_errors
     if options.json:
         for each in questions:
-            print(msgspec.json.encode(each).decode())
+            print_json(msgspec.json.encode(each))
         return report_damage(errors)
     columns = ("ID", "KIND", "PATH", "STATE", "COST", "TOOL", "QUESTION", "ARGUMENTS OR COMMAND", "--for-run")
     print_table(columns, [_line(each) for each in questions])

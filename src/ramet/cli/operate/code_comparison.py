@@ -15,6 +15,7 @@ from ramet.agent.files.agent_file import MAX_FILE, parse_agent
 from ramet.agent.files.bounded_read import Unreadable, read_text
 from ramet.cli.errors import FAILURE, set_up_logging
 from ramet.cli.render.console import console, print_note
+from ramet.cli.render.json_output import print_json
 from ramet.cli.render.sanitize import sanitize
 from ramet.cli.run import function_of
 from ramet.cli.sources.choose import full_id, source_of
@@ -65,7 +66,7 @@ def _agent_in(path: Path) -> Agent:
 def _print(report: ReplayReport, *, as_json: bool) -> None:
     if as_json:
         data = {"same": report.is_same, **msgspec.to_builtins(report)}
-        print(msgspec.json.encode(data).decode())
+        print_json(msgspec.json.encode(data))
         return
     steps = f"{report.steps:,} steps of {report.runs:,} runs"
     if report.difference is None:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ramet.cli.pauses.amounts import required_amounts
 from ramet.cli.render.console import console
+from ramet.cli.render.json_output import print_json
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.sources.choose import full_id, source_of
 from ramet.core.equal_mail import NOT_DELIVERED
@@ -33,7 +34,7 @@ async def run_control_command(options: Namespace) -> int:
                 is_for_run = verb == "approve" and options.for_run
                 outcome = await source.answer(options.id, verb == "approve", options.reason, for_run=is_for_run)
     if options.json:
-        print(json.dumps(outcome, ensure_ascii=True))
+        print_json(json.dumps(outcome, ensure_ascii=True))
     else:
         for line in _lines(options, outcome):
             console(sys.stdout).print(Text(line), soft_wrap=True)

@@ -10,6 +10,7 @@ import sys
 from argparse import Namespace
 from pathlib import Path
 
+from ramet.cli.render.json_output import print_json
 from ramet.cli.sources.choose import full_id, source_of
 from ramet.core.errors import InvalidValue
 
@@ -41,7 +42,7 @@ def copy(options: Namespace) -> int:
             Path(to).unlink()
         raise
     if options.json:
-        print(json.dumps({"file": to, "bytes": len(content)}))
+        print_json(json.dumps({"file": to, "bytes": len(content)}))
     return 0
 
 

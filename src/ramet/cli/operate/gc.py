@@ -15,6 +15,7 @@ from rich.text import Text
 
 from ramet.cli.render import formatting
 from ramet.cli.render.console import console
+from ramet.cli.render.json_output import print_json
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.sources.choose import full_id, source_of
 from ramet.concurrency.clock import SystemClock
@@ -38,7 +39,7 @@ async def gc(options: Namespace) -> int:
     out, err = console(sys.stdout), console(sys.stderr)
     for each in removed_trees:
         if options.json:
-            print(msgspec.json.encode(each).decode())
+            print_json(msgspec.json.encode(each))
         else:
             ended = f", ended {each.ended:%Y-%m-%d %H:%M} UTC" if each.ended else ""
             text = f"{each.root}  {one_line(each.agent, 40)}, {each.state}{ended}, {formatting.count(each.runs, 'run')}"
@@ -63,7 +64,7 @@ async def keep(options: Namespace) -> int:
     async with source_of(options) as source:
         outcome = await source.keep(await full_id(source, options.id), not options.off)
     if options.json:
-        print(json.dumps(outcome, ensure_ascii=True))
+        print_json(json.dumps(outcome, ensure_ascii=True))
     else:
         text = f"{outcome['tree']} is {'kept' if outcome['kept'] else 'no longer kept'}"
         console(sys.stdout).print(Text(text), soft_wrap=True)

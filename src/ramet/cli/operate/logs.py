@@ -11,6 +11,7 @@ from rich.text import Text
 
 from ramet.cli.errors import print_error
 from ramet.cli.render.console import console
+from ramet.cli.render.json_output import print_json
 from ramet.cli.render.progress import line_of
 from ramet.cli.render.tree_model import TreeModel
 from ramet.cli.sources.choose import full_id, source_of
@@ -69,8 +70,7 @@ async def _print_all(events: AsyncGenerator[Event], *, as_json: bool) -> None:
     async with aclosing(events):
         async for event in events:
             if as_json:
-                sys.stdout.buffer.write(encode(event) + b"\n")
-                sys.stdout.buffer.flush()
+                print_json(encode(event))
                 continue
             model.apply(event)
             if (line := line_of(event, model)) is not None:

@@ -10,6 +10,7 @@ from typing import Any
 from rich.text import Text
 
 from ramet.cli.render.console import console, print_note
+from ramet.cli.render.json_output import print_json
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.sources.choose import full_id, source_of
 from ramet.cli.sources.contract import Source
@@ -30,7 +31,7 @@ async def run_pause_command(options: Namespace) -> int:
                     raise
                 continue  # It has ended meanwhile.
             if options.json:
-                print(json.dumps({"run": run, **outcome}, ensure_ascii=True))
+                print_json(json.dumps({"run": run, **outcome}, ensure_ascii=True))
             else:
                 for line in _lines(run, outcome):
                     console(sys.stdout).print(Text(line), soft_wrap=True)

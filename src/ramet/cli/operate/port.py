@@ -6,6 +6,7 @@ import json
 from argparse import Namespace
 
 from ramet.cli.operate.ps import print_table
+from ramet.cli.render.json_output import print_json
 from ramet.cli.sources.choose import full_id
 from ramet.cli.sources.local import LocalSource
 from ramet.core.errors import InvalidValue, Unknown
@@ -23,7 +24,7 @@ async def port(options: Namespace) -> int:
         raise InvalidValue("ID", options.id, "a run whose policy names ports; this one has no ports")
     if options.json:
         for name, path in ports.items():
-            print(json.dumps({"port": name, "socket": path}))
+            print_json(json.dumps({"port": name, "socket": path}))
     elif options.port is not None:
         print(ports[options.port])
     else:

@@ -16,6 +16,7 @@ from ramet.cli.errors import report_damage
 from ramet.cli.render import formatting
 from ramet.cli.render.answer import print_text, text_of
 from ramet.cli.render.console import console, glyphs_for, is_live, print_note
+from ramet.cli.render.json_output import print_json
 from ramet.cli.render.live import LiveTree
 from ramet.cli.render.sanitize import one_line, question_text
 from ramet.cli.render.tree_model import TreeModel
@@ -136,7 +137,7 @@ async def show(options: Namespace) -> int:
     async with source_of(options) as source:
         row = await source.run(await full_id(source, options.id))
     if options.json:
-        print(msgspec.json.encode(row).decode())
+        print_json(msgspec.json.encode(row))
         return 0
     out, now = console(sys.stdout), SystemClock().now()
     for name, value in _facts(row, now):
@@ -241,7 +242,7 @@ def print_rows(rows: Iterable[RunRow]) -> None:
     for row in rows:
         data = msgspec.to_builtins(row)
         del data["result"]
-        print(msgspec.json.encode(data).decode())
+        print_json(msgspec.json.encode(data))
 
 
 def print_table(heads: tuple[str, ...], lines: Sequence[tuple[str, ...]]) -> None:

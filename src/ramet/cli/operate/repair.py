@@ -8,6 +8,7 @@ from argparse import Namespace
 from ramet.cli.errors import report_damage
 from ramet.cli.render import formatting
 from ramet.cli.render.console import print_note
+from ramet.cli.render.json_output import print_json
 from ramet.cli.render.sanitize import one_line
 from ramet.concurrency.clock import SystemClock
 from ramet.core.errors import DamagedTree
@@ -28,7 +29,7 @@ async def repair(options: Namespace) -> int:
         checked = await check(records)
     if options.json:
         for each in checked.damage_errors:
-            print(json.dumps(vars(each), ensure_ascii=True))
+            print_json(json.dumps(vars(each), ensure_ascii=True))
     trees = sum(isinstance(each, DamagedTree) for each in checked.damage_errors)
     print_note(f"{formatting.count(checked.readable_count, 'tree')} can be read, {trees} cannot")
     return report_damage(checked.damage_errors)
@@ -38,7 +39,7 @@ def _accept_loss(options: Namespace) -> int:
     accepted = accept_loss(checked_state_folder(options.dir) / JOURNAL)
     if options.json:
         facts = {"committed": accepted.committed_mark._asdict(), "found": accepted.actual_mark._asdict()}
-        print(json.dumps(facts, ensure_ascii=True))
+        print_json(json.dumps(facts, ensure_ascii=True))
     elif accepted.is_loss:
         committed, actual = accepted.committed_mark.cursor, accepted.actual_mark.cursor
         print_note(f"the journal ends at event {actual}, and continues after event {committed}")
@@ -54,7 +55,7 @@ async def _set_aside(options: Namespace) -> int:
     finally:
         await store.close()
     if options.json:
-        print(json.dumps({"set_aside": root}, ensure_ascii=True))
+        print_json(json.dumps({"set_aside": root}, ensure_ascii=True))
     else:
         print_note(f"{one_line(root)} is set aside")
     return 0

@@ -11,6 +11,7 @@ import msgspec
 from rich.text import Text
 
 from ramet.cli.render.console import console, print_note
+from ramet.cli.render.json_output import print_json
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.sources.choose import full_id, source_of
 from ramet.cli.sources.contract import Source
@@ -62,7 +63,7 @@ async def _filter(source: Source, options: Namespace) -> GateEventFilter:
 def _show(passage: GateEvent, *, as_json: bool) -> None:
     if as_json:
         row = {"cursor": passage.cursor, "kind": passage.kind, "event": msgspec.json.decode(encode(passage.event))}
-        sys.stdout.write(f"{json.dumps(row, ensure_ascii=True)}\n")
+        print_json(json.dumps(row, ensure_ascii=True))
     else:
         text = f"{passage.cursor}  {one_line(passage.event.path, 100)}  {_describe(passage)}"
         console(sys.stdout).print(Text(text), soft_wrap=True)

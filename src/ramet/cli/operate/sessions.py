@@ -14,6 +14,7 @@ from ramet.cli.operate.ps import print_table
 from ramet.cli.render import formatting
 from ramet.cli.render.answer import print_text
 from ramet.cli.render.console import console, print_note
+from ramet.cli.render.json_output import print_json
 from ramet.cli.render.sanitize import one_line
 from ramet.cli.sources.choose import source_of
 from ramet.models.messages import decode
@@ -38,7 +39,7 @@ async def _list(options: Namespace) -> int:
         errors = source.damage_errors
     if options.json:
         for row in rows:
-            print(msgspec.json.encode(row).decode())
+            print_json(msgspec.json.encode(row))
         return report_damage(errors)
     lines = [
         (
@@ -63,9 +64,9 @@ async def _show(options: Namespace) -> int:
     async with source_of(options) as source:
         row, messages = await source.session(options.id, options.last)
     if options.json:
-        print(msgspec.json.encode(row).decode())
+        print_json(msgspec.json.encode(row))
         for each in messages:
-            print(json.dumps(each, ensure_ascii=True))
+            print_json(json.dumps(each, ensure_ascii=True))
         return 0
     out = console(sys.stdout)
     print_note(f"{one_line(row.id)}: {row.state}, {formatting.count(row.turns, 'turn')}, root {row.root}")
@@ -85,7 +86,7 @@ async def _remove(options: Namespace) -> int:
     async with source_of(options) as source:
         root = await source.remove_session(options.id)
     if options.json:
-        print(json.dumps({"session": options.id, "root": root}, ensure_ascii=True))
+        print_json(json.dumps({"session": options.id, "root": root}, ensure_ascii=True))
     else:
         print_note(f"removed {one_line(options.id)}")
     return 0

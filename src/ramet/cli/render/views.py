@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.text import Text
 
 from ramet.cli.render import formatting
+from ramet.cli.render.json_output import escape_json
 from ramet.cli.render.progress import describe
 from ramet.cli.render.tree_model import TreeModel
 from ramet.core.events import Event, Notice, RunEnded, encode
@@ -111,5 +112,5 @@ class JsonView(View):
         except (TypeError, ValueError) as error:  # a tool's data in an event must not end the stream
             fields = {name: getattr(event, name) for name in Event.__struct_fields__}
             line = encode(Notice(**fields, text=f"event omitted: {error}"))
-        self._out.write(line + b"\n")
+        self._out.write(escape_json(line) + b"\n")
         self._out.flush()

@@ -256,7 +256,7 @@ class TreeReplay:
                     run.recent_mail.add(event.mail_id, event.sender, event.text, event.at)
                 run.unread[event.mail_id] = UnreadMail(event.mail_id, event.sender, event.kind, event.text)
             case MonitorStarted():
-                run.monitors[event.monitor], run.monitor_count = None, run.monitor_count + 1
+                run.monitors[event.monitor], run.monitor_count = event.asked, run.monitor_count + 1
             case MonitorEnded():
                 run.monitors.pop(event.monitor, None)
             case RequestAnswered():
@@ -285,8 +285,8 @@ class TreeReplay:
                 run.approvals[event.approval_id] = event
             case ApprovalAnswered():
                 question = run.approvals.get(event.approval_id)
-                if question is not None and question.tool == EXIT_PLAN_MODE:
-                    run.is_plan_approved |= event.allowed
+                if question is not None and question.tool == EXIT_PLAN_MODE and event.allowed:
+                    run.is_plan_approved, run.approved_plan_call = True, question.call_id
                 if question is not None and question.for_run and event.allowed and event.for_run:
                     run.grants.append(question)
                 if question is not None and question.call_id:  # Its call has not run yet and needs the answer.

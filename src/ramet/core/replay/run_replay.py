@@ -129,7 +129,9 @@ class RunReplay:
     unread: dict[str, UnreadMail] = field(default_factory=dict)
     mail_ids: list[str] = field(default_factory=list)  #: ids of all mail that it ever received
     recent_mail: RecentMail | None = None  #: None until mail from outside arrives
-    monitors: dict[str, None] = field(default_factory=dict)  #: commands that it monitors, by id
+    monitors: dict[str, str] = field(
+        default_factory=dict
+    )  #: commands that it monitors, by id, with the request of its sandbox
     monitor_count: int = 0  #: so many were started
     approvals: dict[str, ApprovalAsked] = field(default_factory=dict)  #: questions about calls without an answer, by id
     approval_answers: dict[str, ApprovalAnswered] = field(
@@ -141,6 +143,7 @@ class RunReplay:
     past_approvals: list[str] = field(default_factory=list)  #: ids of questions about calls that were answered
     loaded_tools: list[str] = field(default_factory=list)  #: tools of its MCP servers that its model found
     is_plan_approved: bool = False  #: a person approved the plan that it presented
+    approved_plan_call: str | None = None  #: the call that presented this plan
     frozen_mb: float | None = None  #: memory that its frozen process holds, while it is paused
     sandbox: SandboxStarted | None = None  #: the newest of its newest turn, if it may have outlived its kernel
     placement: Placement | None = None  #: of its newest process, also after its end

@@ -128,6 +128,8 @@ class Takeover:
 
 
 def _is_conversation(replay: TreeReplay) -> bool:
+    if not replay.runs:  # Its kernel was killed before the root was on record.
+        return False
     birth = replay.root.spawn_event.birth
     return bool(birth.get("persistent")) and not birth.get("agent", {}).get("function")
 

@@ -116,7 +116,7 @@ class Beginning:
         if session is None or journal is None:
             return await self._begin()
         await self.runtime.open_store()
-        if self.history and await unfinished_trees(journal, session):
+        if self.history and await _is_recorded(journal, session):
             raise BusyError(f"the conversation {session!r} is recorded already: it has a history of its own")
         while True:
             # Read before the look at the tree: what another kernel registers after that is a conflict.
@@ -172,6 +172,14 @@ async def _resume_tree(
         if owner is not None and owner.alive and owner.name != journal.store.kernel:
             raise OwnedElsewhere(tree.root, owner.name, owner.address)
     return None
+
+
+async def _is_recorded(journal: Journal, session: str) -> bool:
+    """Return whether there is a conversation of a session id; a tree whose root was never recorded is none."""
+    for tree in await unfinished_trees(journal, session):
+        if tree.is_alive or (await tree.replay()).runs:
+            return True
+    return False
 
 
 async def remove(records: JournalReader, working_dir: pathlib.Path | None, session: str) -> str:

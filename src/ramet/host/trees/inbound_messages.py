@@ -71,12 +71,19 @@ class InboundMessages:
         return DELIVERED if self._mode == "accept" else HELD
 
     def restore(self, replay: RunReplay) -> None:
-        """Restore what another process knew: the held messages, and the ids of the others."""
+        """Restore what another process knew: the held messages, and the ids of the others.
+
+        A message that a process had delivered when it was killed is not held: its answer is recorded now.
+        """
         delivered = (each for each in replay.mail_ids if each.startswith(SESSION_PREFIX))
         for id in (*replay.answered_messages, *(each.removeprefix(SESSION_PREFIX) for each in delivered)):
             self._remember(id)
+        root = self._root
         for event in replay.held_messages.values():
-            self._held[event.approval_id] = _entry(event)
+            if event.approval_id in self._known and root is not None:
+                root.context.emit(ApprovalAnswered, approval_id=event.approval_id, allowed=True, reason="")
+            else:
+                self._held[event.approval_id] = _entry(event)
 
     def entries(self) -> list[Pending]:
         """Return the held messages, the oldest first."""
@@ -87,7 +94,7 @@ class InboundMessages:
         root, entry = self._root, self._held.get(id)
         if root is None or entry is None:
             return False
-        if allowed:  # First: a process that is killed in between asks again, and the mailbox knows the message.
+        if allowed:  # First: after a kill in between, the next process finds the message in the mailbox.
             self._deliver(root, id, str(entry.args["from"]), str(entry.args["message"]))
         root.context.emit(ApprovalAnswered, approval_id=id, allowed=allowed, reason=reason)
         del self._held[id]

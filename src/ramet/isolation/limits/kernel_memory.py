@@ -85,8 +85,10 @@ def _sockets(processes: Iterable[Stat]) -> int:
         for thread in (str(process.pid),) if process.threads == 1 else procfs.threads(process.pid):
             try:
                 names = os.listdir(f"{procfs.PROC}/{thread}/fd")  # noqa: PTH208 - only the names
-            # A process that hides its descriptors is charged with the maximum that it may have.
             except PermissionError:
+                if procfs.is_ending(thread):  # It hides nothing: the other threads show what is open.
+                    continue
+                # A process that hides its descriptors is charged with the maximum that it may have.
                 additional += procfs.descriptor_slots(process)
                 break
             except OSError:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 PROC = "/proc"
 TICKS_PER_S: int = os.sysconf("SC_CLK_TCK")
 _CHUNK = 16 * 1024
+_PF_EXITING = 4  #: a flag of a task that ends, in its `stat`
 _REMOVED = " (deleted)"
 _ESCAPED = re.compile(r"\\([0-7]{3})")
 
@@ -59,6 +60,15 @@ def has_ended(thread: str) -> bool:
     """Return whether a process or thread, by its name below /proc, has ended: it holds no file then."""
     fields = _read(f"{thread}/stat").rpartition(b")")[2].split()
     return not fields or fields[0] in (b"Z", b"X")
+
+
+def is_ending(thread: str) -> bool:
+    """Return whether a process or thread, by its name below /proc, ends now, or has ended.
+
+    Its list of descriptors belongs to root as soon as its memory is released, just before they are closed.
+    """
+    fields = _read(f"{thread}/stat").rpartition(b")")[2].split()
+    return len(fields) < 7 or bool(int(fields[6]) & _PF_EXITING)
 
 
 def start_time(pid: int) -> int | None:
@@ -198,9 +208,9 @@ def page_tables_mb(process: Stat) -> float:
 def descriptor_slots(process: Stat) -> int:
     """Return the number of descriptors that a process has room for, at least as many as are open.
 
-    Readable by every user.
+    Readable by every user. A thread that has ended shows none; of threads with own tables, the largest counts.
     """
-    return sum(_fields(process, "status", (b"FDSize:",)).values())
+    return max((_number(f"{thread}/status", b"FDSize:") for thread in _live_threads(process)), default=0)
 
 
 def descriptors_in_queue(pid: int, fd: str) -> int:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from ramet.models.research.evidence import EvidenceLine, message
 
 _WHOLE = re.compile(
-    r"""\s*(?:-\s+|export\s+|ENV\s+|ARG\s+)?["']?(?P<key>[A-Za-z_][\w.-]*)["']?\s*(?:=>|:=|=|:|\s(?=["'\d]))\s*"""
+    r"""\s*+(?:-\s++|export\s++|ENV\s++|ARG\s++)?["']?(?P<key>[A-Za-z_][\w.-]*+)["']?\s*(?:=>|:=|=|:|\s(?=["'\d]))\s*"""
     r"""(?P<value>[^=\s{\[(].{0,59}?)[,;]?\s*(?:\s#.*)?$"""
 )
 _LITERAL = re.compile(
@@ -17,7 +17,7 @@ _LITERAL = re.compile(
     r"""(?P<value>"[^"]{0,60}"|'[^']{0,60}'|-?\d[\w.]*%?|(?i:true|false)\b)(?=\s*(?:[,;)}\]#]|//|$))"""
 )
 _HEADING = re.compile(
-    r"""\s*(?:\[+([^\[\]]+)\]+\s*|(?:-\s+)?["']?([\w .-]*?\w)["']?\s*(?::|=|=>)\s*(?:[{\[(]\s*)?)(?:#.*)?$"""
+    r"""\s*+(?:\[++([^\[\]]++)\]++\s*+|(?:-\s++)?+["']?([\w .-]*?\w)["']?\s*(?::|=|=>)\s*(?:[{\[(]\s*)?)(?:#.*)?$"""
 )
 READS = re.compile(
     r"""(?i:env|environ|config|conf|cfg|settings|options|props)(?:\.get\w*)?\s*[(\[]\s*["']([\w.-]+)["']|"""

@@ -201,7 +201,8 @@ class SandboxedConversation:
         Runs concurrently with the guest, and is cancelled when the guest has ended.
         """
         try:
-            await forward_mail(self._run.context, tell, lambda mail: mail.text)
+            outlives = self._run.sandbox.can_outlive_kernel
+            await forward_mail(self._run.context, tell, lambda mail: mail.text, outlives_kernel=outlives)
         finally:
             self.close()
 

@@ -123,6 +123,7 @@ async def _run_attempts(
                 continue
             except NotAdopted as error:
                 report_lost_folder(run)
+                run.sandbox.on_start()  # What the sandbox monitored has ended, and the run may have no other sandbox.
                 if conversation is not None and has_answered(run):
                     return TurnResult(Status.COMPLETED, checked_answer(run))  # It had answered when its kernel ended.
                 if run.repeatable or not run.restarts_from_scratch:
@@ -256,7 +257,11 @@ async def _run_attempt(
             if isinstance(job, SandboxedConversation):
                 running.channel.run_concurrently(job.forward_mail(running.channel.send))
             elif run.agent.external is not None:
-                running.channel.run_concurrently(forward_mail(run.context, running.channel.send, mail_text))
+                running.channel.run_concurrently(
+                    forward_mail(
+                        run.context, running.channel.send, mail_text, outlives_kernel=run.sandbox.can_outlive_kernel
+                    )
+                )
             finished = None
             try:
                 finished = await (

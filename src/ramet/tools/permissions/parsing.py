@@ -13,7 +13,7 @@ from ramet.tools.permissions.path_rules import cost, path_pattern
 MAX_RULE = 1_000  #: characters
 MAX_COST = 100  #: of one path pattern
 MAX_PIECES = 20  #: stars of one command pattern
-_RULE = re.compile(r"\s*([A-Za-z_*][\w.*-]*)\s*(?:\((.*)\))?\s*\Z", re.DOTALL)
+_RULE = re.compile(r"\s*+([A-Za-z_*][\w.*-]*+)\s*+(?:\((.*)\))?\s*+\Z", re.DOTALL)
 _DOMAIN = re.compile(r"domain:[A-Za-z0-9*_.:\[\]-]+\Z")
 _NAME = re.compile(r"[\w.:*/ -]+\Z")
 #: `Bash(command:rm *)` is another tool's notation for an argument, and would match no command.

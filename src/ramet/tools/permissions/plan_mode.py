@@ -26,9 +26,11 @@ class PlanArguments(Arguments):
 async def exit_plan_mode(arguments: PlanArguments) -> str:
     """End the plan mode of the calling run: a person was asked before this call, and approved the plan.
 
-    Raises Denied for an agent that is not in plan mode by its own definition.
+    The call is repeated if its process was killed: then the run has left plan mode already. Raises Denied for an agent
+    that is not in plan mode by its own definition.
     """
-    if not leave_plan_mode(require_current_call().context):
+    call = require_current_call()
+    if not leave_plan_mode(call.context) and call.context.approved_plan_call != call.call_id:
         raise Denied("plan", "you are not in plan mode by your own definition; nothing has changed")
     return "Your plan is approved. Carry it out."
 
@@ -43,6 +45,7 @@ def plan_tool() -> BaseTool:
         exit_plan_mode,
         concurrency_safe=False,
         read_only=True,
+        repeatable=True,
         children=False,
     )
 

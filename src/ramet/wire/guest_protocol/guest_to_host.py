@@ -392,4 +392,6 @@ FromGuest = (
 
 #: The requests with effects beyond their answer. If a sandbox can outlive its kernel, the answer confirms that the
 #: request and all earlier messages are persisted.
-DURABLE_REQUESTS = Spawn | PerformTask | CreateAgent | Send | AskPeer | Cancel | AskModel | ForwardRequest
+DURABLE_REQUESTS = (
+    Spawn | PerformTask | CreateAgent | Send | AskPeer | ReportMonitor | Cancel | AskModel | ForwardRequest
+)

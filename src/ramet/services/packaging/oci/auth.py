@@ -14,7 +14,13 @@ from ramet.core.errors import RametError
 
 MAX_TOKEN = 256 * 1024  #: bytes of a token server's answer
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
-_PARAMETER = re.compile(r'(\w+)="([^"]*)"')
+#: A parameter of a challenge, or a scheme, with which a challenge begins. No character is read twice: the next part
+#: begins where this one ends, and nothing is read after one that does not match.
+_PART = re.compile(
+    r"""[\s,]*+(?P<name>[^\s,="]++)(?P<value>\s*+=\s*+(?:"(?P<quoted>(?:[^"\\]|\\.)*+)"|(?P<plain>[^\s,"]++)))?+""",
+    re.DOTALL,
+)
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _CLIENT = "ramet"
 
 
@@ -54,16 +60,32 @@ def is_loopback(host: str) -> bool:
     return host in _LOOPBACK
 
 
+def parse_challenges(header: str) -> dict[str, dict[str, str]]:
+    """Return the parameters of each scheme in a `WWW-Authenticate` header; all names are in lower case.
+
+    A scheme that is named twice has the parameters of its first challenge.
+    """
+    challenges: dict[str, dict[str, str]] = {}
+    parameters: dict[str, str] = {}
+    at = 0
+    while (part := _PART.match(header, at)) is not None:
+        at, name = part.end(), part["name"].lower()
+        if part["value"] is None:
+            parameters = {}
+            challenges.setdefault(name, parameters)
+        else:
+            parameters[name] = part["plain"] or _ESCAPED.sub(r"\1", part["quoted"] or "")
+    return challenges
+
+
 async def authorization(
     client: httpx2.AsyncClient, registry: httpx2.URL, challenge: str, login: Login, scopes: Sequence[str]
 ) -> str:
     """Return the header that answers a challenge, or "" if no answer is possible. Raises RegistryFailed, HTTPError."""
-    scheme, _, rest = challenge.partition(" ")
-    if scheme.lower() == "basic" and login.username:
-        return login.basic
-    if scheme.lower() != "bearer":
-        return ""
-    name, parameters = registry.netloc.decode(), dict(_PARAMETER.findall(rest))
+    challenges = parse_challenges(challenge)
+    if "bearer" not in challenges:
+        return login.basic if "basic" in challenges and login.username else ""
+    name, parameters = registry.netloc.decode(), challenges["bearer"]
     realm = httpx2.URL(parameters.get("realm", ""))
     if realm.scheme != "https" and not (realm.scheme == "http" == registry.scheme and _is_same(realm, registry)):
         address = str(realm.copy_with(query=None, userinfo=b""))
@@ -79,7 +101,7 @@ async def authorization(
         }
         request = client.build_request("POST", realm, data=token_query)
     else:
-        query = [("service", service), *(("scope", each) for each in scopes)]
+        query = (("service", service), *(("scope", each) for each in scopes))
         headers = {"authorization": login.basic} if login else {}
         request = client.build_request("GET", realm.copy_merge_params(query), headers=headers)
     response = await client.send(request, stream=True)
