@@ -144,6 +144,7 @@ async def test_an_approval_shows_every_argument_whatever_its_name_is(
         page = await context.new_page()
         page.set_default_timeout(60_000)
         await page.goto(server.new_link())
+        await page.get_by_role("gridcell", name="__proto__").wait_for()
         await page.evaluate("location.hash = '#/inbox'")
         for text in ("rm -rf /srv", "only a harmless text", "hidden"):
             await page.get_by_text(text, exact=True).wait_for()
