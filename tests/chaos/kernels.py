@@ -88,7 +88,7 @@ async def taken_over(trip: str, folder: pathlib.Path, kill: Kill | None, server:
         other = await start(f"{trip} taken over", folder, None, (*server, "other"))
         orphans.expect(other.pid)
         try:
-            await eventually((folder / "standing by").exists, within_s=60)
+            await eventually((folder / "standing by").exists)
             killed = await start(trip, folder, kill, (*server, "killed"))
             assert await killed.end() == -signal.SIGKILL, killed.words
             yield

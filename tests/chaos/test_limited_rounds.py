@@ -173,7 +173,7 @@ async def test_a_command_that_is_repeated_after_a_kill_raises_once(phase: str, t
 
 async def _paused(folder: pathlib.Path, limit: int, *, again: bool = False) -> None:
     """Wait until a pause at so many calls is on record, and the kernel listens; `again`, after its tree is resumed."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(180):
         while not (await _is_paused(folder, limit) and (not again or await _answers(folder))):  # noqa: ASYNC110 - of
             await asyncio.sleep(0.02)  # another process
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import pathlib
 import signal
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -15,6 +14,7 @@ from lightkube.resources.networking_v1 import NetworkPolicy
 
 from ramet.isolation.kubernetes.api import labels
 from tests.support.cluster import Cluster
+from tests.support.free_ports import free_port
 from tests.support.pods import is_being_removed, live_objects_at, settings_of
 from tests.support.serving import short_folder
 from tests.support.waiting import eventually
@@ -43,8 +43,7 @@ def settings(cluster: Cluster, namespace: str, tmp_path: pathlib.Path) -> str:
 @pytest.fixture
 def settings_with_listener(cluster: Cluster, settings: str) -> str:
     """The path of a ramet.yaml for this cluster with which pods dial the server."""
-    with socket.create_server((cluster.host, 0)) as free:
-        dial = f"{cluster.host}:{free.getsockname()[1]}"
+    dial = f"{cluster.host}:{free_port(cluster.host)}"
     with pathlib.Path(settings).open("a") as file:
         file.write(f"pods: {{dial: '{dial}'}}\n")
     return settings

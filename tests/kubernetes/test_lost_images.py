@@ -50,7 +50,7 @@ class Uploads:
         image = await self.service.image(job.image)
         registry, _, rest = (await self.images.image(image)).reference.partition("/")
         repository, _, digest = rest.partition("@")
-        async with httpx2.AsyncClient(trust_env=False) as http:
+        async with httpx2.AsyncClient(trust_env=False, timeout=180) as http:
             gone = await http.delete(f"http://{registry}/v2/{repository}/manifests/{digest}")
         assert gone.status_code == 202
         self.told.clear()

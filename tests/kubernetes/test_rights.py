@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -21,6 +20,7 @@ from ramet.isolation.kubernetes.team_backend import TeamNamespaces
 from ramet.isolation.transport import certificates
 from tests.support.account import Account
 from tests.support.cluster import remove_namespaces
+from tests.support.free_ports import free_port
 from tests.support.left_pods import GRANT, REMAINING_REQUESTS, FunctionConversation, spec_of, start_function
 from tests.support.pods import Pods, pod_of
 from tests.support.rights import Audit
@@ -74,8 +74,7 @@ async def _kernel(pods: Pods, runs: Path, name: str) -> AsyncIterator[TeamNamesp
         return KernelIdentity(f"{pods.namespace}-place", name, (name,))
 
     host = pods.cluster.host
-    with socket.create_server((host, 0)) as free:
-        at = host, free.getsockname()[1]
+    at = host, free_port(host)
     kernel = TeamNamespaces(
         runs, namespace=pods.namespace, kubeconfig=pods.kubeconfig, image=pods.images, per="team", standing=standing,
         listener=SharedListener(at, listen=at, identify=lambda: certificates.make([host])), pull_secrets=("login",),

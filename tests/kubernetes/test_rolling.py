@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-import socket
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from ramet.core.policy.policy import Policy
 from tests.support.acceptance import body, image_of
 from tests.support.account import Account
 from tests.support.cluster import Cluster
+from tests.support.free_ports import free_port
 from tests.support.kernels import Kernel, Kernels, kernels
 from tests.support.pods import settings_of
 from tests.support.postgres import Server, postgres
@@ -54,13 +54,6 @@ def all_kernels(tmp_path: Path, postgres: Server) -> Iterator[Kernels]:
     """The kernels of this test: none at first."""
     with kernels(postgres, tmp_path) as found:
         yield found
-
-
-def free_port(host: str) -> int:
-    """Return a port at which no program listens yet."""
-    with socket.socket() as trial:
-        trial.bind((host, 0))
-        return int(trial.getsockname()[1])
 
 
 @pytest.fixture

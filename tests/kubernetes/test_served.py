@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from contextlib import AsyncExitStack
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from ramet.services.config.load import load
 from ramet.store.postgres import PostgresStore
 from tests.support.account import Account
 from tests.support.cluster import Cluster, remove_namespaces
+from tests.support.free_ports import free_port
 from tests.support.pod_runs import spec
 from tests.support.pods import Pods, pod_of
 from tests.support.postgres import Server, postgres
@@ -48,9 +48,7 @@ async def test_a_servers_agent_is_a_pod_that_dials_it(
         pytest.fail("a pod was attached to")
 
     monkeypatch.setattr(Api, "attach", attach)
-    with socket.socket() as trial:
-        trial.bind((cluster.host, 0))
-        port = trial.getsockname()[1]
+    port = free_port(cluster.host)
     settings = (
         f"backend: kubernetes\nnamespace: {namespace}\nkubeconfig: {kernel_account.kubeconfig}\n"
         f"base_image: {cluster.base_image}\nregistry_url: http://{cluster.registry}\n"

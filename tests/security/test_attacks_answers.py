@@ -151,7 +151,7 @@ def test_96_the_text_of_an_ordinary_error_arrives(kernel: Kernel) -> None:
 )
 def test_106_an_end_without_a_result_is_no_success(kernel: Kernel, ending: str, statuses: set[str]) -> None:
     """106: a guest that exits, is killed, or closes the channel without a result gives the same failure each time."""
-    results = [kernel.run(answers.leave, ending, timeout_seconds=20) for _ in range(2)]
+    results = [kernel.run(answers.leave, ending, timeout_seconds=120) for _ in range(2)]
 
     for result in results:
         assert result["status"] in statuses

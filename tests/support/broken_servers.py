@@ -20,14 +20,6 @@ class Broken:
     connections: int = 0  #: that it has accepted
 
 
-def closed_port() -> int:
-    """Return a port of this machine at which no program listens."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port: int = taken.getsockname()[1]
-        return port
-
-
 async def closes_at_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Close the connection as soon as it is accepted."""
 

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 import os
-import socket
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -46,6 +45,7 @@ from ramet.services.packaging.runtime_image.build import RuntimeImage, runtime_i
 from ramet.services.packaging.runtime_image.files import PYTHON
 from tests.support.account import Account
 from tests.support.cluster import Cluster, create_namespace
+from tests.support.free_ports import free_port
 from tests.support.pod_runs import wait_for
 from tests.support.relay import Relay, open_relay
 
@@ -80,8 +80,7 @@ def backend(runs: Path, team: Reservation | None = None, warm: int = 0) -> Kuber
 def dialing_backend(runs: Path) -> TeamNamespaces:
     """Return a backend whose pods dial. Each call has a listener at its own port, and a new certificate authority."""
     host = os.environ[HOST]
-    with socket.create_server((host, 0)) as free:
-        at = host, free.getsockname()[1]
+    at = host, free_port(host)
     bare, llm = (RuntimeImage(each, "", f"python{PYTHON}") for each in os.environ[IMAGES].split())
     image: Mapping[Image, PodImage] = {"bare": bare, "llm": llm}
     listener = SharedListener(at, listen=at, identify=lambda: certificates.make([host]))

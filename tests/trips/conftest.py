@@ -1,12 +1,9 @@
-"""Fixtures for all trips: a time limit for each test, PostgreSQL for tests that need it, and a server with a client."""
+"""Fixtures for all trips: PostgreSQL for tests that need it, and a server with a client."""
 
 from __future__ import annotations
 
-import os
 import pathlib
-import signal
 from collections.abc import AsyncIterator, Iterator
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,24 +16,6 @@ if TYPE_CHECKING:
     from tests.support.serving import EchoServer
 
 __all__ = ["store_address"]
-
-HANG_S = float(os.environ.get("RAMET_HANG_S", "400"))  # of real time; passed only by a test that fails
-
-
-@pytest.fixture(autouse=True)
-def time_limit() -> Iterator[None]:
-    """Fail a test that is still not done after a while."""
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError("this test hangs")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, HANG_S)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 @pytest.fixture(scope="session", autouse=True)

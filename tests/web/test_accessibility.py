@@ -35,8 +35,9 @@ async def test_axe_finds_nothing_serious_in_table_run_inbox_and_dialog(context: 
     axe = (importlib.resources.files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
     async with shown(context) as (server, _):
         page = await context.new_page()
-        page.set_default_timeout(20_000)
+        page.set_default_timeout(60_000)
         await page.goto(server.new_link())
+        await page.get_by_role("gridcell", name="__proto__").wait_for()  # Only then it listens to its address.
         await page.evaluate(axe)
         faults = list[Any]()
         for view, text in VIEWS.items():

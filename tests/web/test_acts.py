@@ -170,7 +170,7 @@ async def test_hostile_words_stay_text_and_do_not_freeze_the_tab(page: Page, pro
         await page.locator(".event", has_text="message recorded").first.locator("summary").click()
         await page.locator(".event pre").first.wait_for()
 
-        assert await asyncio.wait_for(page.evaluate("1 + 1"), 5) == 2
+        assert await asyncio.wait_for(page.evaluate("1 + 1"), 60) == 2
         assert await page.locator("img, #injected, script:not([src])").count() == 0
         text = await page.locator("#app").inner_text()
         assert "</script><img src=x" in text
@@ -239,7 +239,7 @@ async def test_tabs_share_one_stream_and_the_next_leads_when_one_closes(context:
         assert len(streams) == 1
 
         await pages[0].close()
-        await eventually(lambda: len(streams) == 2, within_s=20)
+        await eventually(lambda: len(streams) == 2)
         assert "after=" in streams[1]
         await server.server.runtime.spawn(Agent(name="second", model=ScriptedModel([Hang()])), "wait")
         for each in pages[1:]:

@@ -333,7 +333,7 @@ async def test_a_replaced_journal_is_closed_and_a_linked_socket_is_no_server(tmp
         await eventually(lambda: api.open_streams)
         (state / "next.db").rename(state / "journal.db")
         assert (await ask(server, "GET /v1/runs")).status == 200
-        assert (await asyncio.wait_for(stream, 10)).status == 200
+        assert (await asyncio.wait_for(stream, 180)).status == 200
         await eventually(lambda: not [each for each in open_files() if "deleted" in each])
 
         with short_folder() as folder:

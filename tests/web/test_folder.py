@@ -152,7 +152,7 @@ async def test_a_folder_is_read_and_steered_without_a_server() -> None:
             assert holds(folder)()
             page.shown.process.kill()  # The kernel sees that, as it sees the ordinary end of ramet ui.
             await page.shown.process.wait()
-            await eventually(lambda: not holds(folder)(), within_s=30)
+            await eventually(lambda: not holds(folder)())
             assert kernel_processes(folder) == []
 
 

@@ -106,7 +106,7 @@ async def test_hostile_events_and_links_leave_the_page_usable(context: BrowserCo
     """Names of JavaScript's own, values without a text, 10,000 levels, wrong escapes: each is shown, or said to be."""
     async with shown(context) as (server, _):
         page = await context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(60_000)
         await page.goto(server.new_link())
         await page.get_by_role("gridcell", name="__proto__").wait_for()
         await page.evaluate("location.hash = '#/run/%E0%A4%A'")
@@ -142,8 +142,9 @@ async def test_an_approval_shows_every_argument_whatever_its_name_is(
     problems.expect("503")
     async with shown(context) as (server, api):
         page = await context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(60_000)
         await page.goto(server.new_link())
+        await page.get_by_role("gridcell", name="__proto__").wait_for()
         await page.evaluate("location.hash = '#/inbox'")
         for text in ("rm -rf /srv", "only a harmless text", "hidden"):
             await page.get_by_text(text, exact=True).wait_for()
@@ -163,7 +164,7 @@ async def test_a_new_link_opens_in_a_tab_that_was_logged_out(context: BrowserCon
     problems.expect("401")
     async with shown(context) as (server, _):
         page = await context.new_page()
-        page.set_default_timeout(10_000)
+        page.set_default_timeout(60_000)
         address = server.address
         await page.goto(f"{address}#token=ended%")
         await page.get_by_text("The token is not valid").wait_for()
@@ -179,11 +180,12 @@ async def test_many_tabs_with_runs_leave_connections_for_acts(context: BrowserCo
         for each in pages:
             each.set_default_timeout(60_000)
             await each.goto(f"{server.new_link()}")
+            await each.get_by_role("gridcell", name="__proto__").wait_for()  # Only then it listens to its address.
             await each.evaluate("location.hash = '#/run/r1'")
         for each in pages:
             await each.get_by_text("last").wait_for()
         assert api.streams.count("/v1/changes") == 1
         assert len(api.streams) <= 3
         fetched = """(token) => fetch("/v1/runs/r1", {headers: {authorization: `Bearer ${token}`},
-            signal: AbortSignal.timeout(5000)}).then((answer) => answer.status)"""
+            signal: AbortSignal.timeout(60_000)}).then((answer) => answer.status)"""
         assert await pages[-1].evaluate(fetched, server.token) == 200

@@ -149,7 +149,7 @@ async def test_many_trees_are_cancelled_concurrently(runtime: ramet.AgentRuntime
 
 async def test_a_cancel_during_a_timeout_leaves_no_process(runtime: ramet.AgentRuntime, process_mark: str) -> None:
     """A deaf run is cancelled in the grace of its timeout; conftest.py checks for open descriptors."""
-    policy = ramet.Policy(timeout_seconds=5)  # Enough to begin in, on any machine.
+    policy = ramet.Policy(timeout_seconds=15)  # Enough to begin in, on any machine.
     handle = await runtime.start_agent(agent=agents.deaf, args=(process_mark,), policy=policy)
     run = runtime.get(handle.id).run
     await eventually(lambda: marked_processes(process_mark))

@@ -66,5 +66,5 @@ async def test_a_cancel_during_the_copy_of_files_releases_the_sandbox(tmp_path: 
     await eventually(lambda: hasattr(backend, "sandbox"))
     await backend.sandbox.is_asked.wait()
     await handle.cancel("enough")
-    await asyncio.wait_for(backend.sandbox.is_let_go.wait(), 20)  # Or closing the runtime would wait for ever.
+    await asyncio.wait_for(backend.sandbox.is_let_go.wait(), 120)  # Or closing the runtime would wait for ever.
     await runtime.__aexit__(None, None, None)

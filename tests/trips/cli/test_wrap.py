@@ -257,7 +257,7 @@ async def test_a_program_whose_reader_has_left_ends(wrap: Words) -> None:
         assert process.stdout is not None
         await process.stdout.readexactly(10_000)
         process._transport.get_pipe_transport(1).close()  # type: ignore[attr-defined]  # no public way
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(180):
             status = await process.wait()
 
     assert status == 128 + signal.SIGPIPE

@@ -479,7 +479,7 @@ async def test_a_program_that_leaves_ends_its_request(
             policy=ramet.Policy(models=["*"]),
             limits=ramet.Limits(tokens=100_000),
         )
-        await asyncio.wait_for(server.client_left.wait(), 60)
+        await asyncio.wait_for(server.client_left.wait(), 180)
         create_file(runtime, handle.id, "go")
         result = await handle.result()
 
@@ -502,7 +502,7 @@ async def test_a_run_that_is_cancelled_ends_its_requests(
         await server.arrived(1)
         await handle.cancel("enough")
         result = await handle.result()
-        await asyncio.wait_for(server.client_left.wait(), 60)
+        await asyncio.wait_for(server.client_left.wait(), 180)
 
     assert result.status == "cancelled"
     assert result.usage.estimated

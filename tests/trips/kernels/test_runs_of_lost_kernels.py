@@ -191,14 +191,19 @@ async def test_a_former_owner_confirms_only_recorded_requests(two_kernels: TwoKe
         assert answer.status_code == 503 or any(words in each for each in record), (words, answer.text)
 
 
-async def test_a_run_without_a_new_owner_is_reported_at_once(two_kernels: TwoKernels, postgres: Server) -> None:
+async def test_a_run_without_a_new_owner_is_reported_at_once(
+    two_kernels: TwoKernels, postgres: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A run of no team and no schedule is shown as interrupted; its stop gets 410, not 503."""
     one, two, stores, _ = two_kernels
+    assert two.server.kernels is not None
+    for each in (two.server.kernels.router, two.server.kernels.router._fan_out):
+        monkeypatch.setattr(each, "_wait_s", 3_600.0)  # A request that waits for an owner waits in vain.
     run = (await one.server.runtime.spawn(for_ever)).id
     await one.server.runtime.get(run).run.context.wait_persisted()
     with end_session(stores[0], postgres):
         await eventually(lambda: not two.server.kernels.directory.is_alive("one"))  # type: ignore[union-attr]
-        async with asyncio.timeout(12):  # Less than what is waited for a team to be taken over.
+        async with asyncio.timeout(180):
             info = (await two.ask("GET", f"/v1/runs/{run}", TOKEN)).json()
             stop_answer = await two.ask("POST", f"/v1/runs/{run}/stop", TOKEN, json={})
             answer = await two.ask("POST", f"/v1/runs/{run}/keep", TOKEN, json={"on": True})

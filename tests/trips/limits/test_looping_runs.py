@@ -242,7 +242,7 @@ async def test_a_looping_run_is_paused_until_somebody_resumes_it() -> None:
     model = ScriptedModel(looks(*"aaaaaa"))
     async with Session(model, [look], watch=Watch(same_call=3, on_loop="pause")) as session:
         turn = asyncio.create_task(session.ask("Go."))
-        await eventually(lambda: bool(session.runs()) and view_at(session).waits_for == "pause", within_s=30)
+        await eventually(lambda: bool(session.runs()) and view_at(session).waits_for == "pause")
         assert len(model.requests) == 3
         [pause] = of_kind(session_events(session), RunPaused)
         assert pause.reason == "it called look 3 times in a row with the same arguments and the same result"

@@ -123,7 +123,7 @@ async def test_a_reader_of_a_turn_learns_of_pauses_below() -> None:
                     if isinstance(item, LimitPaused):
                         await session.raise_limits(Limits(model_calls=2))
 
-        await asyncio.wait_for(submit(), 60)
+        await asyncio.wait_for(submit(), 180)
         assert [(type(each), each.path) for each in read] == [(LimitPaused, "main/one"), (LimitsRaised, "main")]
         assert session.result is not None
         assert session.result.value == "all found"

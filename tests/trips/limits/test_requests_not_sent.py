@@ -23,6 +23,7 @@ from ramet.models.scripted.model import Fail, ScriptedModel
 from ramet.store.memory import MemoryStore
 from tests.support import broken_servers as servers
 from tests.support.cut_journals import cut_behind
+from tests.support.free_ports import free_port
 from tests.support.providers import provider
 from tests.support.waiting import eventually
 from tests.trips.kits.sessions import WIDE_LIMITS, has_no_reservation, of_kind, run_of, session_events, specialist_call
@@ -75,7 +76,7 @@ def error_message(result: Result) -> str:
 @ways
 async def test_a_refused_connection_costs_nothing(kind: str, streaming: bool) -> None:
     """The request is retried, and each attempt is refunded in full. The error names the address and the cause."""
-    port = servers.closed_port()
+    port = free_port()
 
     result, session = await failed_turn(client(kind, f"http://127.0.0.1:{port}", streaming=streaming))
 
@@ -123,7 +124,7 @@ async def test_an_invalid_address_costs_nothing_and_is_not_retried(kind: str, ad
 
 async def test_refused_connections_leave_the_budget_whole() -> None:
     """A budget of one dollar is still whole after eight prompts to a closed port."""
-    model = client("chat", f"http://127.0.0.1:{servers.closed_port()}")
+    model = client("chat", f"http://127.0.0.1:{free_port()}")
     async with Session(model, runtime=runtime(), limits=Limits(usd=1.0, tokens=1_000_000, model_calls=2)) as session:
         for _ in range(8):
             assert (await session.ask("Go.")).status is Status.FAILED
@@ -263,7 +264,7 @@ async def test_refunds_do_not_let_a_tree_exceed_its_limit() -> None:
         return [specialist_call(f"part {at}", subagent_type="found" if at % 2 else "lost") for at in range(children)]
 
     async with provider(lambda messages: "found") as server:
-        nowhere = client("chat", f"http://127.0.0.1:{servers.closed_port()}")
+        nowhere = client("chat", f"http://127.0.0.1:{free_port()}")
         unreachable = Agent(name="lost", description="Lost.", model=nowhere)
         reachable = Agent(name="found", description="Found.", model=server.openai())
         limits = Limits(model_calls=8)
@@ -288,7 +289,7 @@ async def test_a_recorded_refund_survives_a_kill(is_last: type[Event], calls: in
     """A recorded refund stays. A recorded request without an end counts as reserved."""
     store = MemoryStore()
     async with AgentRuntime(store=store, retry=RetryPolicy(attempts=3, base_s=0)) as first:
-        model = client("chat", f"http://127.0.0.1:{servers.closed_port()}")
+        model = client("chat", f"http://127.0.0.1:{free_port()}")
         await Session(model, runtime=first, limits=LIMITS, session_id="talk").ask("Go.")
     cut_store = await cut_behind(store, lambda event: isinstance(event, is_last), 2)
 

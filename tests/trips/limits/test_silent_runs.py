@@ -394,7 +394,7 @@ async def test_a_silent_run_is_paused_and_what_it_does_is_cut() -> None:
         turn = asyncio.create_task(session.ask("Go."))
         await gate.entered.wait()
         await clock.advance(60)
-        await eventually(lambda: view_at(session).waits_for == "pause", within_s=30)
+        await eventually(lambda: view_at(session).waits_for == "pause")
         await clock.advance(86_400)
         assert len(silences(session)) == 1
         await session.handle("main").resume()

@@ -101,8 +101,10 @@ async def test_an_address_that_misbehaves_costs_its_own_calls(tmp_path: pathlib.
     """A call has a result that names the reason, the turn goes on, and the host's memory is flat."""
     modes = ("asks", "floods", "huge", "endless", "parts", "bomb", "cut", "reopening", "broken", "slow")
     importlib.import_module("ramet.host.mcp.server_session")
+    silent_modes = ("reopening", "slow")  # Only these have a short time: the others answer, as soon as the machine can.
     async with address_server("plain_address", tmp_path) as server:
-        user = agent(*(server.entry(mode, timeout_s=4) for mode in modes), policy=server.policy())
+        entries = [server.entry(mode, timeout_s=10 if mode in silent_modes else 60) for mode in modes]
+        user = agent(*entries, policy=server.policy())
         peak_kb = reset_peak_kb()
         done = await talk(
             tmp_path, backend, user, [Call(f"mcp__{mode}__work", {}) for mode in modes], Call("mcp__cut__work", {})
@@ -121,8 +123,8 @@ async def test_an_address_that_misbehaves_costs_its_own_calls(tmp_path: pathlib.
     assert outputs["bomb"] == failed.format("bomb") + "its answer is compressed, which was not asked for"
     assert outputs["cut"] == outputs["cut again"] == failed.format("cut") + "SSE stream ended without a response"
     assert outputs["broken"].startswith("error -32700: Failed to parse JSON response")
-    for mode in ("reopening", "slow"):
-        assert outputs[mode] == failed.format(mode) + "work did not answer within 4 s"
+    for mode in silent_modes:
+        assert outputs[mode] == failed.format(mode) + "work did not answer within 10 s"
     assert 2 < len(opened) < 40, "streams were opened again and again"
     assert "'asks' asked for 'roots/list', and was refused" in "\n".join(done.notices)
     assert grown_kb < FLAT_KB

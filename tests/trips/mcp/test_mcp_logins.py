@@ -50,8 +50,8 @@ async def test_a_run_uses_the_login_of_its_user(
                 printed.extend(capsys.readouterr().out.splitlines())
                 return [each for each in printed if each.startswith("http")]
 
-            await eventually(lambda: bool(links()), within_s=60)
-            async with httpx2.AsyncClient() as browser:
+            await eventually(lambda: bool(links()))
+            async with httpx2.AsyncClient(timeout=180) as browser:
                 answer = await browser.get(links()[-1])
             return answer.headers["location"]
 
@@ -74,7 +74,7 @@ async def test_a_run_uses_the_login_of_its_user(
 
         capsys.readouterr()
         logging_in = asyncio.create_task(command("login"))
-        async with httpx2.AsyncClient() as browser:
+        async with httpx2.AsyncClient(timeout=180) as browser:
             redirect = httpx2.URL(await redirected([]))
             strange = await browser.get(redirect.copy_with(path="/callback", query=b"error=no&state=x"))
             page = await browser.get(redirect)

@@ -29,7 +29,7 @@ async def test_servers_of_both_eras_report_and_ask_while_a_call_runs(
 
     A call that takes too long is cancelled at its server.
     """
-    short_s = 3.0
+    short_s = 10.0  # of those whose time is to pass; a busy machine may take a part of it to start them
     async with (
         address_server("address_server", tmp_path) as new,
         address_server("plain_address", tmp_path) as old,
@@ -38,10 +38,11 @@ async def test_servers_of_both_eras_report_and_ask_while_a_call_runs(
             memory_mb=512, allowed_endpoints=[new.endpoint, old.endpoint], readonly_mounts=POLICY.readonly_mounts
         )
         user = agent(
-            new.entry(timeout_s=10),
-            *(old.entry(path, timeout_s=short_s) for path in ("work", "hang", "elicits")),
+            new.entry(timeout_s=short_s),
+            old.entry("work"),
+            *(old.entry(path, timeout_s=short_s) for path in ("hang", "elicits")),
             server("plain", "reports", name="reports"),
-            server("plain", "hangs", "cancelled", name="hangs", timeout_s=10),
+            server("plain", "hangs", "cancelled", name="hangs", timeout_s=20),
             policy=policy,
         )
         names = ("work__work", "elicits__work", "reports__work", "mcp__greet", "mcp__sample", "hang__work")
@@ -51,7 +52,7 @@ async def test_servers_of_both_eras_report_and_ask_while_a_call_runs(
         ) as session:
 
             async def question(tool: str) -> Pending:
-                await eventually(lambda: [each.tool for each in session.approvals.pending] == [tool], within_s=60)
+                await eventually(lambda: [each.tool for each in session.approvals.pending] == [tool])
                 return session.approvals.pending[0]
 
             await session.ask("Begin!")
@@ -81,8 +82,8 @@ async def test_servers_of_both_eras_report_and_ask_while_a_call_runs(
         '{"action": "decline"}',
         'asked: {"action":"accept","content":{"name":"Ada"}}',
         "the MCP server 'mcp' failed: it asked for 'roots/list', and was refused",
-        failed.format("hang", "work", 3),
-        failed.format("hangs", "work", 10),
+        failed.format("hang", "work", 10),
+        failed.format("hangs", "work", 20),
         failed.format("mcp", "hang", 10),
     ]
     assert elicits.question.startswith("the MCP server 'elicits' asks: Who are you?")
@@ -127,12 +128,11 @@ async def test_a_call_of_a_stopped_run_is_cancelled_at_its_server(tmp_path: path
                 lambda: (
                     ["begin", "hang"] in new.record()
                     and all(["call", name] in old.record() for name in ("hang", "deaf"))
-                ),
-                within_s=60,
+                )
             )
             begin = asyncio.get_running_loop().time()
             await asyncio.gather(*(session.handle(f"main/{number}").cancel() for number in (1, 2, 3)))
             took_s = asyncio.get_running_loop().time() - begin
             await eventually(lambda: ["cancelled", "hang"] in new.record() and ["cancelled", "hang"] in old.record())
             await eventually(lambda: old.record().count(["DELETE", "hang", "session-hang"]) == 3)
-            assert took_s < 15
+            assert took_s < 45

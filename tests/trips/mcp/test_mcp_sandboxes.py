@@ -71,7 +71,7 @@ async def test_no_process_of_a_server_outlives_its_turn(tmp_path: pathlib.Path, 
         ramet.ScriptedModel(script=script), agents=[user], cwd=tmp_path, backend=backend, unattended=True
     ) as session:
         await session.ask("Begin!")
-        await eventually(lambda: len(marked_processes(mark)) == 4, within_s=60)
+        await eventually(lambda: len(marked_processes(mark)) == 4)
         await session.handle("main/1").cancel()
 
         assert marked_processes(mark) == []
@@ -81,12 +81,12 @@ async def test_no_process_of_a_server_outlives_its_turn(tmp_path: pathlib.Path, 
     kernel = await asyncio.create_subprocess_exec(*command, cwd=ROOT, stdout=asyncio.subprocess.PIPE)
     try:
         assert kernel.stdout is not None
-        assert await asyncio.wait_for(kernel.stdout.readline(), 60) == b"asked\n"
-        await eventually(lambda: len(marked_processes(mark)) == 5, within_s=60)
+        assert await asyncio.wait_for(kernel.stdout.readline(), 180) == b"asked\n"
+        await eventually(lambda: len(marked_processes(mark)) == 5)
     finally:
         kernel.kill()
         await kernel.wait()
-    await eventually(lambda: not marked_processes(mark), within_s=30)
+    await eventually(lambda: not marked_processes(mark))
 
     async with ramet.AgentRuntime(tmp_path / "work", backend=backend) as runtime:
         model = ramet.ScriptedModel([Call("mcp__board__work", {"value": "show"}), "It was cut off."])

@@ -54,10 +54,10 @@ async def test_repeatable_calls_begin_again_after_each_kill_of_their_kernel(
 
     async with ramet.AgentRuntime(tmp_path, backend=backend) as runtime:
         handles = {each.run.info.id: each for each in await runtime.resume(agents=agents())}
-        await eventually(lambda: calls_in(tmp_path)["again paused!"] == 2, within_s=60)
+        await eventually(lambda: calls_in(tmp_path)["again paused!"] == 2)
         paused = handles[runs["paused"]]
         await paused.pause(now=True)
-        await eventually(lambda: paused.run.sandbox.current is None, within_s=30)
+        await eventually(lambda: paused.run.sandbox.current is None)
         await paused.resume()
         ended = {name: await handles[run].result() for name, run in runs.items()}
         contexts = {name: handles[run].run.context for name, run in runs.items()}

@@ -32,7 +32,7 @@ async def test_a_server_notifies_the_targets_of_its_settings_and_counts_the_outc
                 assert notifier is not None
                 await eventually(lambda: endpoint.accepted and notifier.is_done)
                 transport = httpx2.AsyncHTTPTransport(uds=server.listen_address)
-                async with httpx2.AsyncClient(transport=transport, base_url="http://ramet") as http:
+                async with httpx2.AsyncClient(transport=transport, base_url="http://ramet", timeout=180) as http:
                     metrics = scrape((await http.get("/metrics")).text)
 
     assert [each.body["run"] for each in endpoint.accepted] == [handle.id]

@@ -466,7 +466,7 @@ async def test_a_part_of_a_reply_is_a_sign_of_life_in_the_rows(folder: pathlib.P
     async with serving(folder) as echo_server, ramet.connect(echo_server.server.listen_address) as client:
         lead = Agent(name="lead", model=ScriptedModel([Hang(12)]))
         handle = await echo_server.server.runtime.spawn(lead, "go")
-        await eventually(lambda: "".join(handle.run.activity.streamed_text) == "This reply n", within_s=30)
+        await eventually(lambda: "".join(handle.run.activity.streamed_text) == "This reply n")
         await handle.run.context.wait_persisted()
         streamed_at = handle.run.activity.streamed_at
         assert streamed_at is not None

@@ -137,7 +137,7 @@ async def test_a_stalled_server_reports_the_stall(folder: pathlib.Path) -> None:
         assert not turn.done()
         pipe.write_bytes(b"go on")
         assert await turn == b"it went on"
-        async with httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(uds=str(socket))) as http:
+        async with httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport(uds=str(socket)), timeout=180) as http:
             metrics = scrape((await http.get("http://ramet/metrics")).text)
 
         turn = asyncio.create_task(client.say(agent, os.fsencode(pipe), key=nonce))

@@ -114,11 +114,13 @@ def test_a_forked_process_is_refused(channel_ends: Ends) -> None:
     """The process id differs from the agent's."""
     child = os.fork()
     if child == 0:
+        code = 0
         try:
             channel_ends.channel.check_own()
         except RametError:
-            os._exit(5)
-        os._exit(0)
+            code = 5
+        finally:
+            os._exit(code)  # whatever happens: a second process must not go on with the tests
     _, status = os.waitpid(child, 0)
 
     assert os.waitstatus_to_exitcode(status) == 5

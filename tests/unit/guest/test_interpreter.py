@@ -45,6 +45,15 @@ async def fail(interpreter: Interpreter, code: str, timeout_s: float = AMPLE_S) 
     return ran.text
 
 
+async def fail_after_its_time(interpreter: Interpreter, code: str, timeout_s: float) -> str:
+    """Return the result of code that does not end; its time passes from its `has_begun.set()` on."""
+    interpreter._module.__dict__["has_begun"] = has_begun = threading.Event()
+    with interpreter.waiting():
+        running = asyncio.create_task(fail(interpreter, code, timeout_s))
+        await eventually(has_begun.is_set)
+    return await running
+
+
 async def test_output_and_the_last_value_come_back(interpreter: Interpreter) -> None:
     """Both streams come in the order written, then the value's `repr`; None is not shown."""
     code = "import sys\nprint('out')\nprint('err', file=sys.stderr)\n{'a': 1}"
@@ -162,7 +171,7 @@ async def test_text_that_is_not_unicode_is_escaped(interpreter: Interpreter) -> 
 )
 async def test_endless_code_is_stopped_after_its_time(interpreter: Interpreter, code: str) -> None:
     """The printed output comes back, the names stay, and the next call works."""
-    text = await fail(interpreter, f"kept = 1\nprint('began')\n{code}", timeout_s=0.2)
+    text = await fail_after_its_time(interpreter, f"kept = 1\nprint('began')\nhas_begun.set()\n{code}", 0.2)
 
     assert text == "began\n[stopped after 0.2 s; the names it had set until then are kept]"
     assert await run(interpreter, "kept") == "1"
@@ -178,7 +187,7 @@ async def test_code_that_cannot_be_stopped_is_abandoned_and_reported(
     assert old is not None
     interpreter._module.__dict__["event"] = event = threading.Event()
 
-    text = await fail(interpreter, "kept = 1\nevent.wait()\nprint('late')", timeout_s=0.1)
+    text = await fail_after_its_time(interpreter, "kept = 1\nhas_begun.set()\nevent.wait()\nprint('late')", 0.1)
 
     assert "it cannot be stopped" in text
     assert "a new namespace" in text
@@ -198,9 +207,9 @@ async def test_code_that_cannot_be_stopped_is_abandoned_and_reported(
 async def test_time_spent_waiting_for_agents_does_not_count(interpreter: Interpreter) -> None:
     """The code's own work counts."""
     interpreter._module.__dict__.update(waiting=interpreter.waiting, event=(event := threading.Event()))
-    asyncio.get_running_loop().call_later(0.5, event.set)
+    asyncio.get_running_loop().call_later(2.5, event.set)
 
-    assert await run(interpreter, "with waiting(): event.wait()\n'done'", timeout_s=0.2) == "'done'"
+    assert await run(interpreter, "with waiting(): event.wait()\n'done'", timeout_s=2) == "'done'"
 
 
 async def test_threads_left_by_code_continue_and_are_reported(interpreter: Interpreter) -> None:

@@ -41,7 +41,7 @@ async def test_a_notification_behind_an_answered_question_waits_for_no_retry_of_
         queue.push(entry("end"))
         assert queue.is_settled
         queue.take_back(lambda each: each.approval == "q")
-        await eventually(lambda: delivered == ["end"] and queue.is_settled, within_s=30)
+        await eventually(lambda: delivered == ["end"] and queue.is_settled)
     finally:
         serving.cancel()
         await asyncio.wait({serving})

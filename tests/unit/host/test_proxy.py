@@ -184,6 +184,7 @@ async def test_a_stuck_lookup_delays_only_its_own_run(tmp_path: pathlib.Path) ->
         async with server() as port:
             stuck, free = tmp_path / "stuck", tmp_path / "free"
             await proxy.open(stuck, ("*",), owner=None, on_event=lambda event: None)
+            proxy._limits = ProxyLimits(connect_s=60)  # A lookup that is answered may take its time.
             await proxy.open(free, (f"a.test:{port}",), owner=None, on_event=lambda event: None)
 
             async def ask_stuck() -> int:

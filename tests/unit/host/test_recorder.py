@@ -70,10 +70,10 @@ async def test_waiting_for_the_end_of_a_reader_takes_no_items() -> None:
     held = [len(reader._waiting_items) for reader in readers]
     are_done = [wait.done() for wait in waits]
     readers[0].close()
-    await asyncio.wait_for(waits[0], 5)
+    await asyncio.wait_for(waits[0], 180)
     are_done.append(waits[1].done())
     recorder.close()
-    await asyncio.wait_for(waits[1], 5)
+    await asyncio.wait_for(waits[1], 180)
 
     assert held == [0, 0]
     assert are_done == [False, False, False]

@@ -154,9 +154,13 @@ def test_memory_from_before_a_process_joined_does_not_count(groups: Cgroups, gro
     before = bytearray(b"x" * (64 << 20))
     pid = os.fork()
     if not pid:
-        os.close(sink)
-        os.read(source, 1)
-        os._exit(0 if sum(before[:: 1 << 12]) else 1)
+        code = 1
+        try:
+            os.close(sink)
+            os.read(source, 1)
+            code = 0 if sum(before[:: 1 << 12]) else 1
+        finally:
+            os._exit(code)  # whatever happens: a second process must not go on with the tests
     group.add(pid)
     os.write(sink, b"x")
     assert os.waitpid(pid, 0)[1] == 0

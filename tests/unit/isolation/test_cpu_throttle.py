@@ -27,9 +27,10 @@ def shell() -> Iterator[subprocess.Popen[bytes]]:
 
 
 async def spinner(shell: subprocess.Popen[bytes]) -> int:
-    """Return the pid of the spinning child."""
+    """Return the pid of the spinning child, which may be the smaller one: pids start again from the beginning."""
     await eventually(lambda: len(procfs.tree(shell.pid)) == 2 and state(shell.pid) == "S")
-    return max(procfs.tree(shell.pid))
+    (pid,) = procfs.tree(shell.pid).keys() - {shell.pid}
+    return pid
 
 
 def state(pid: int) -> str:

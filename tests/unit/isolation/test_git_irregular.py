@@ -226,7 +226,7 @@ async def test_a_file_on_which_git_would_block_is_refused(
     name = build(repo)
 
     with pytest.raises(NoWorktree, match=rf"{name}: it is (not a regular file|a file of the kernel|larger than)"):
-        await create(repo, "a", git=Git(timeout_s=4, trusts=lambda _: is_trusted))
+        await create(repo, "a", git=Git(timeout_s=60, trusts=lambda _: is_trusted))
 
 
 @pytest.mark.parametrize("build", OUTSIDE_BUILDERS, ids=lambda build: build.__name__)
@@ -237,7 +237,7 @@ async def test_a_folder_of_git_that_leads_out_of_the_repository_is_refused(
     name = build(repo)
 
     with pytest.raises(NoWorktree, match=rf"\.git/{name}: it leads out of the repository"):
-        await create(repo, "a", git=Git(timeout_s=4))
+        await create(repo, "a", git=Git(timeout_s=60))
 
 
 @pytest.mark.parametrize("build", [refs_of_devices, refs_by_way_of_the_tree, pack_of_pipes, logs_of_devices])
@@ -248,7 +248,7 @@ async def test_a_linked_folder_of_a_trusted_repository_is_checked(
     name = build(repo)
 
     with pytest.raises(NoWorktree, match=rf"\.git/{name}/.*: it is not a regular file"):
-        await create(repo, "a", git=Git(timeout_s=4, trusts=lambda _: True))
+        await create(repo, "a", git=Git(timeout_s=60, trusts=lambda _: True))
 
 
 async def test_objects_on_another_disk_can_be_used_in_a_trusted_repository(repo: pathlib.Path) -> None:
@@ -302,7 +302,7 @@ async def test_a_branch_that_refers_to_a_file_that_is_no_reference_is_refused(
     symref(repo, name)
 
     with pytest.raises(NoWorktree, match=r"refs/heads/main: it stands for a file that is no reference"):
-        await create(repo, "a", git=Git(timeout_s=4, trusts=lambda _: is_trusted))
+        await create(repo, "a", git=Git(timeout_s=60, trusts=lambda _: is_trusted))
 
 
 @pytest.mark.parametrize("is_trusted", [False, True])
@@ -326,7 +326,7 @@ async def test_attributes_whose_file_cannot_be_checked_are_refused(
     git(repo, "config", "core.attributesFile", name)
 
     with pytest.raises(NoWorktree, match=r"config: core\.attributesfile names"):
-        await create(repo, "a", git=Git(timeout_s=4, trusts=lambda _: is_trusted))
+        await create(repo, "a", git=Git(timeout_s=60, trusts=lambda _: is_trusted))
 
 
 @pytest.mark.parametrize("is_trusted", [False, True])
@@ -352,7 +352,7 @@ async def test_a_pipe_in_an_embedded_repository_blocks_nothing(repo: pathlib.Pat
     os.mkfifo(inner / ".git" / name)
     calls = TrustCalls()
 
-    assert await finish(child, git=Git(timeout_s=4, trusts=calls)) == child.path
+    assert await finish(child, git=Git(timeout_s=60, trusts=calls)) == child.path
     assert not calls.folders, "git was started"
 
 
@@ -375,7 +375,7 @@ async def test_a_pipe_in_a_copy_blocks_nothing(repo: pathlib.Path) -> None:
     (child.path / "sub" / "b").write_text("")
     os.mkfifo(child.path / "sub" / ".gitignore")
 
-    assert await finish(child, git=Git(timeout_s=4)) == child.path
+    assert await finish(child, git=Git(timeout_s=60)) == child.path
 
 
 def test_an_unreadable_entry_of_the_path_is_skipped(tmp_path: pathlib.Path) -> None:

@@ -513,7 +513,10 @@ async def test_an_adopted_orphan_belongs_to_the_tree_and_its_adopter_does_not(
     """The first process of the namespace adopts orphans, and is also above the agent."""
 
     def below(pid: int) -> list[procfs.Stat]:
-        return sorted((one for one in procfs.tree(pid).values() if one.parent == pid), key=lambda one: one.pid)
+        """Return the children of a process, those with children of their own first: pids have no order."""
+        tree = procfs.tree(pid)
+        parents = {one.parent for one in tree.values()}
+        return sorted((one for one in tree.values() if one.parent == pid), key=lambda one: one.pid not in parents)
 
     await eventually(lambda: len(procfs.tree(namespace)) == 5 and len(below(below(namespace)[0].pid)) == 2)
     [first] = below(namespace)

@@ -20,6 +20,7 @@ from ramet.core.errors import ModelFailed
 from ramet.models.call import bind, complete, stream_reply
 from ramet.models.error_causes import MAX_CAUSES, causes, description, is_malformed, is_program_error, was_never_sent
 from tests.support import broken_servers as servers
+from tests.support.free_ports import free_port
 from tests.support.plain_models import Async
 from tests.support.providers import provider
 
@@ -37,7 +38,7 @@ async def failure(url: str, **more: Any) -> Exception:
 
 
 async def refusal() -> Exception:
-    return await failure(f"http://127.0.0.1:{servers.closed_port()}/v1")
+    return await failure(f"http://127.0.0.1:{free_port()}/v1")
 
 
 async def refusal_while_handling(first: Exception) -> Exception:
@@ -54,7 +55,7 @@ async def refusal_while_handling(first: Exception) -> Exception:
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_a_refused_connection_names_the_address(host: str) -> None:
     """A name with several addresses that each refuse gives the address, too."""
-    port = servers.closed_port()
+    port = free_port()
 
     error = await failure(f"http://{host}:{port}/v1")
 
@@ -64,7 +65,7 @@ async def test_a_refused_connection_names_the_address(host: str) -> None:
 
 async def test_the_user_and_password_of_an_address_are_not_shown() -> None:
     """Some proxies are configured with them."""
-    port = servers.closed_port()
+    port = free_port()
 
     error = await failure(f"http://user:secret@127.0.0.1:{port}/v1?key=secret")
 
@@ -74,7 +75,7 @@ async def test_the_user_and_password_of_an_address_are_not_shown() -> None:
 @pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
 async def test_an_ipv6_address_has_brackets() -> None:
     """Brackets separate the address from its port."""
-    error = await failure(f"http://[::1]:{servers.closed_port()}/v1")
+    error = await failure(f"http://[::1]:{free_port()}/v1")
 
     assert was_never_sent(error)
     assert "[::1]:" in str(description(error))
@@ -82,7 +83,7 @@ async def test_an_ipv6_address_has_brackets() -> None:
 
 async def test_an_unreachable_proxy_means_that_nothing_was_sent() -> None:
     """The request stays here if its proxy does not answer."""
-    error = await failure("http://provider.invalid/v1", proxy=f"http://127.0.0.1:{servers.closed_port()}")
+    error = await failure("http://provider.invalid/v1", proxy=f"http://127.0.0.1:{free_port()}")
 
     assert was_never_sent(error)
 
@@ -198,7 +199,7 @@ async def failure_of(model: Any, tools: Any = ()) -> ModelFailed:
 
 async def test_a_request_to_a_model_with_a_fallback_may_have_been_received() -> None:
     """The last failure is not the only one."""
-    nowhere = f"http://127.0.0.1:{servers.closed_port()}"
+    nowhere = f"http://127.0.0.1:{free_port()}"
     async with servers.broken(servers.closes_after_the_request) as server:
         failure = await failure_of(Fallback(urls=(f"http://{server.address}", nowhere)))
         unheard = await failure_of(Fallback(urls=(nowhere, nowhere)))
@@ -219,7 +220,7 @@ async def test_a_runnable_around_a_model_is_not_believed() -> None:
             bound: Runnable[Any, Any] = super().bind_tools(tools, **kwargs)
             return bound.with_retry(stop_after_attempt=2, wait_exponential_jitter=False)
 
-    nowhere = f"http://127.0.0.1:{servers.closed_port()}"
+    nowhere = f"http://127.0.0.1:{free_port()}"
     fields: dict[str, Any] = {"model": "gpt-5.4-mini", "api_key": "test", "max_retries": 0, "base_url": nowhere}
     async with provider([]) as server:
         plain, persistent = ChatOpenAI(**fields), Persistent(**fields)
@@ -233,7 +234,7 @@ async def test_a_runnable_around_a_model_is_not_believed() -> None:
 async def test_callbacks_do_not_hide_a_refusal() -> None:
     """Callbacks take the public way, whose errors have the same causes."""
     async with provider([]) as server:
-        nowhere = f"http://127.0.0.1:{servers.closed_port()}"
+        nowhere = f"http://127.0.0.1:{free_port()}"
         model = server.openai(max_retries=0, base_url=nowhere, callbacks=[AsyncCallbackHandler()])
 
         assert (await failure_of(model)).unsent

@@ -16,6 +16,7 @@ from ramet.services.config.kubernetes import KernelIdentities, images_of, listen
 from ramet.services.config.load import Config, examine, load
 from ramet.services.config.settings import TcpAddress
 from ramet.store.postgres import PostgresStore
+from tests.support.free_ports import free_port
 from tests.support.postgres import Server, postgres
 from tests.support.postgres_stores import schema
 from tests.support.registries import PASSWORD, USER, needs_registry, registry
@@ -66,13 +67,6 @@ async def test_an_unavailable_base_image_is_reported_by_its_settings(tmp_path: P
             with pytest.raises(kind, match=message):
                 await backend.probe()
             await backend.close()
-
-
-def free_port() -> int:
-    """Return a port at which nothing listened a moment ago."""
-    with socket.socket() as trial:
-        trial.bind(("127.0.0.1", 0))
-        return int(trial.getsockname()[1])
 
 
 def test_settings_of_pods_are_read(tmp_path: Path) -> None:

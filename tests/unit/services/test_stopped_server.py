@@ -18,11 +18,11 @@ async def test_a_request_under_way_is_answered_within_the_time_of_the_stop(
     tmp_path: Path, within_s: float | None
 ) -> None:
     """Without a time of its own, a stop has the bound of the server, which is too short for this answer."""
-    begun = asyncio.Event()
+    begun, may_end = asyncio.Event(), asyncio.Event()
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         begun.set()
-        await asyncio.sleep(0.2)  # the work
+        await may_end.wait()  # the work
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"ok"})
 
@@ -33,7 +33,11 @@ async def test_a_request_under_way_is_answered_within_the_time_of_the_stop(
     async with httpx2.AsyncClient(transport=transport, base_url="http://server", timeout=60) as client:
         asking = asyncio.create_task(client.get("/"))
         await begun.wait()
-        are_all_answered = await server.stop(within_s)
+        stopping = asyncio.create_task(server.stop(within_s))
+        await asyncio.sleep(0)  # It has begun to stop.
+        if within_s is not None:
+            may_end.set()
+        are_all_answered = await stopping
         (outcome,) = await asyncio.gather(asking, return_exceptions=True)
 
     assert are_all_answered is (within_s is not None)

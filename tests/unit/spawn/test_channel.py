@@ -331,7 +331,7 @@ async def test_an_unfinished_frame_closes_the_channel(monkeypatch: pytest.Monkey
         trickling = asyncio.create_task(_trickle(guest))
         try:
             with pytest.raises(ProtocolError, match="not completed in time"):
-                await asyncio.wait_for(channel.wait_closed(), 10)
+                await asyncio.wait_for(channel.wait_closed(), 180)
         finally:
             trickling.cancel()
             await asyncio.wait([trickling])

@@ -180,7 +180,7 @@ async def test_a_commit_whose_acknowledgement_is_lost_is_not_repeated(postgres: 
 async def test_a_session_that_the_server_still_holds_is_ended(postgres: Server, schema: str) -> None:
     """After a lost network the former session still holds the lock, and the store ends it."""
     line = _Line(postgres, is_noticed=False)
-    async with line.open() as dsn, open_store(PostgresStore(dsn, schema=schema, patience_s=5.0)) as store:
+    async with line.open() as dsn, open_store(PostgresStore(dsn, schema=schema, patience_s=60.0)) as store:
         line.breaks_after = b"alone"
         await store.durable(store.append(entry(1, data=b"alone")))
 

@@ -361,7 +361,7 @@ async def test_an_idle_store_moves_its_log_into_the_file(path: Path, monkeypatch
     monkeypatch.setattr(checkpoint, "QUIET_S", 0.01)
     async with open_store(path) as store:
         await store.durable(store.append(entry(1, 50_000)))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(180):
             while path.stat().st_size < 50_000:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.005)
 

@@ -180,7 +180,7 @@ async def test_a_silent_or_slow_connection_is_closed(
 ) -> None:
     """Attack 73: the connection is closed before TLS or inside a request, and nothing is logged."""
     caplog.set_level(logging.WARNING)
-    async with open_listener(identity, caps=ListenerLimits(handshake_s=0.5)) as landing:
+    async with open_listener(identity, caps=ListenerLimits(handshake_s=2.0)) as landing:
         silent = await asyncio.open_connection("127.0.0.1", landing.port)
         slow = await asyncio.open_connection("127.0.0.1", landing.port, ssl=client_context(identity.ca))
         slow[1].write(b"GET /li")

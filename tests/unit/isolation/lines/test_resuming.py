@@ -135,12 +135,12 @@ async def test_a_silent_connection_counts_as_broken() -> None:
 
 
 async def test_heartbeats_keep_an_idle_connection_alive() -> None:
-    """The connection outlives three times the allowed silence, with heartbeats at a tenth of it."""
-    patience = LineTimeouts(give_up_s=None, heartbeat_s=0.02, silent_s=0.2)
+    """The connection outlives the allowed silence, with heartbeats at a hundredth of it: a busy machine delays some."""
+    patience = LineTimeouts(give_up_s=None, heartbeat_s=0.02, silent_s=2.0)
     kernel, machine = ResumingLine(patience=patience), ResumingLine(patience=patience)
     async with connected_lines(kernel, machine) as wire:
         since = wire.one.heard_at
-        await eventually(lambda: wire.one.heard_at - since > 0.6 or not kernel.is_connected)
+        await eventually(lambda: wire.one.heard_at - since > 2.5 or not kernel.is_connected)
         assert kernel.is_connected
     await asyncio.gather(kernel.close(), machine.close())
 
