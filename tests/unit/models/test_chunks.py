@@ -6,11 +6,13 @@ from typing import Any, cast
 
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, message_chunk_to_message
-from langchain_core.messages.ai import add_ai_message_chunks
+from langchain_core.messages.ai import UsageMetadata, add_ai_message_chunks
 from langchain_core.messages.tool import tool_call_chunk
 
 from ramet.core.errors import ModelFailed
 from ramet.models.chunks import merge, validate_message
+from ramet.models.scripted.dialogue import Call
+from ramet.models.scripted.model import ScriptedModel
 
 
 def pieces(*fragments: str, name: str = "write", call_id: str = "c1", index: int | None = 0) -> list[AIMessageChunk]:
@@ -164,3 +166,22 @@ def test_a_valid_message_is_returned_itself() -> None:
     message = AIMessage("fine", tool_calls=[{"name": "f", "args": {"a": [1, "é"]}, "id": "1"}])
 
     assert validate_message(message) is message
+
+
+@pytest.mark.parametrize("args", [{"x": object()}, {"x": {1, 2}}], ids=["object", "set"])
+def test_usage_beside_arguments_that_are_no_json_counts_as_not_reported(args: Any) -> None:
+    """A model in this process may supply any object; the call becomes an invalid one."""
+    usage = UsageMetadata(input_tokens=1, output_tokens=1, total_tokens=2)
+    reply = AIMessage("", tool_calls=[{"name": "f", "args": args, "id": "1"}], usage_metadata=usage)
+
+    checked = validate_message(reply)
+
+    assert checked.usage_metadata is None
+    assert [call["name"] for call in checked.invalid_tool_calls] == ["f"]
+
+
+def test_a_scripted_model_reports_a_usage_that_a_large_call_can_have() -> None:
+    """Its tokens grow with the arguments of the call."""
+    reply = ScriptedModel([[Call("f", {"text": "x" * 100_000})]]).invoke("go")
+
+    assert validate_message(reply).usage_metadata is not None

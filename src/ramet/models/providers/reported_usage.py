@@ -25,7 +25,11 @@ def is_credible(reply: AIMessage) -> bool:
         return True
     if not all(type(each) is int and 0 <= each <= MAX_TOKENS for each in _numbers(usage)):
         return False
-    output_bytes = len(reply.text) + sum(len(json.dumps(call["args"])) for call in reply.tool_calls)
+    try:
+        argument_bytes = sum(len(json.dumps(call["args"])) for call in reply.tool_calls)
+    except (TypeError, ValueError, RecursionError):  # They came over no wire.
+        return False
+    output_bytes = len(reply.text) + argument_bytes
     return usage["output_tokens"] * MAX_TOKEN_BYTES >= output_bytes
 
 

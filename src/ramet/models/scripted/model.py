@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, NamedTuple, NoReturn
 
@@ -150,9 +151,13 @@ def reply_of(resolved_step: ResolvedStep, messages: Sequence[BaseMessage], model
 
 
 def _usage(messages: Sequence[BaseMessage], reply: AIMessage) -> UsageMetadata:
-    """Compute usage from the texts alone: one token per four characters, eight per tool call."""
+    """Compute usage from texts and calls alone: one token per four characters, eight per call, more for a large one.
+
+    Otherwise a budget would not believe it: see `ramet.models.providers.reported_usage`.
+    """
     input_tokens = sum(2 + len(message.content) // 4 for message in messages)
-    output_tokens = 1 + len(reply.content) // 4 + 8 * len(reply.tool_calls)
+    call_tokens = sum(max(8, 1 + len(json.dumps(call["args"], default=str)) // 100) for call in reply.tool_calls)
+    output_tokens = 1 + len(reply.content) // 4 + call_tokens
     return {"input_tokens": input_tokens, "output_tokens": output_tokens, "total_tokens": input_tokens + output_tokens}
 
 
