@@ -9,6 +9,7 @@ import select
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -63,15 +64,20 @@ async def test_a_stall_in_c_is_dumped_once_the_call_returns(
 
 async def test_python_code_that_blocks_the_loop_is_dumped_meanwhile(tmp_path: Path) -> None:
     """The code goes on until there is a dump: file, line and function of each thread, its own the event loop's."""
-    path, may_end = tmp_path / "dump", threading.Event()
+    path, is_waiting, may_end = tmp_path / "dump", threading.Event(), threading.Event()
+
+    def wait_for_the_end() -> None:
+        is_waiting.set()
+        may_end.wait()
 
     def compute_until_dumped() -> None:
-        before = path.stat().st_size
-        while path.stat().st_size == before:
+        before, end = path.stat().st_size, time.monotonic() + 1
+        while path.stat().st_size == before and time.monotonic() < end:  # On a slow machine the dump came before.
             sum(range(100))
 
     with path.open("ab") as file, StallWatch(after_s=0.05, dump_to=file.fileno()) as watch:
-        waiting = asyncio.create_task(asyncio.to_thread(may_end.wait))
+        waiting = asyncio.create_task(asyncio.to_thread(wait_for_the_end))
+        await eventually(is_waiting.is_set)
         while "in compute_until_dumped" not in path.read_text():
             count = watch.so_far.count
             compute_until_dumped()
@@ -83,7 +89,7 @@ async def test_python_code_that_blocks_the_loop_is_dumped_meanwhile(tmp_path: Pa
     assert dump.startswith("The event loop has been blocked for ")
     stacks = [each for each in dump.split("\n\n") if each.startswith("Thread MainThread (the event loop)\n")]
     assert any(f'File "{__file__}", line ' in each and "in compute_until_dumped" in each for each in stacks)
-    assert "in wait" in dump
+    assert "in wait_for_the_end" in dump
     assert "ramet-stalls" not in dump
 
 
@@ -135,13 +141,12 @@ async def test_a_running_loop_is_no_stall(pipe: tuple[int, int]) -> None:
 
 async def test_two_watches_of_a_process_and_each_stops_once(pipe: tuple[int, int]) -> None:
     """A stop of one leaves the other; starting and stopping twice have no effect."""
-    read_end, write = pipe
-    first, second = (StallWatch(after_s=0.05, dump_to=write) for _ in range(2))
+    first, second = (StallWatch(after_s=0.05, dump_to=pipe[1]) for _ in range(2))
     first.start().start()
     with second:
         first.stop()
         first.stop()
-        select.select([read_end], [], [])
+        select.select([], [], [], 0.1)
         await eventually(lambda: second.so_far.count > 0)
 
     assert first.so_far == Stalls()
