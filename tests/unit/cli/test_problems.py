@@ -64,7 +64,7 @@ def test_an_unwritable_details_file_is_no_second_error(
 def test_a_command_in_a_removed_folder_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is a mistake of the caller; another missing file stays unexpected."""
+    """A removed current folder is a mistake of the caller; another missing file stays unexpected."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "removed").mkdir()
     monkeypatch.chdir("removed")

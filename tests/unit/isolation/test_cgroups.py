@@ -366,7 +366,7 @@ def test_a_group_is_made_although_an_ending_kernel_removes_the_folder_above(
 def test_a_group_is_made_although_the_folder_above_is_removed_while_it_is_found_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It exists when it is to be made, and no longer when Python looks what exists there."""
+    """The folder exists when it is to be made, and no longer when Python looks what exists there."""
     mkdir, found = os.mkdir, list[Path]()
 
     def mkdir_beside_others(path: Path, mode: int = 0o777) -> None:

@@ -181,7 +181,7 @@ def test_usage_beside_arguments_that_are_no_json_counts_as_not_reported(args: An
 
 
 def test_a_scripted_model_reports_a_usage_that_a_large_call_can_have() -> None:
-    """Its tokens grow with the arguments of the call."""
+    """The tokens grow with the arguments of the call."""
     reply = ScriptedModel([[Call("f", {"text": "x" * 100_000})]]).invoke("go")
 
     assert validate_message(reply).usage_metadata is not None

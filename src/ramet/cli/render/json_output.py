@@ -21,8 +21,6 @@ def print_json(json: str | bytes) -> None:
 
 def escape_json(json: str | bytes) -> bytes:
     """Return the same JSON value for a terminal: characters that control, hide or reorder text are escapes."""
-    if json.isascii() and (b"\x7f" if isinstance(json, bytes) else "\x7f") not in json:  # type: ignore[operator]
-        return json if isinstance(json, bytes) else json.encode()
     text = json if isinstance(json, str) else json.decode()
     return _UNSAFE.sub(lambda match: _escape(match[0]), text).encode()
 

@@ -1,1 +1,1 @@
-"""What executes the requests of a guest that `ramet.spawn.sandbox.requests` receives."""
+"""Execution of a guest's requests for children and files, which `ramet.spawn.sandbox.requests` receives."""
