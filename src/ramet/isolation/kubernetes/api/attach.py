@@ -49,7 +49,7 @@ class AttachStream:
         self._socket = socket
 
     async def send(self, data: bytes) -> None:
-        """Write to the container's standard input. Raises Unreachable."""
+        """Write to the container's standard input. Raises Unreachable at the end of the stream."""
         with _translate_errors():
             for at in range(0, len(data), _PIECE):
                 await self._socket.send_bytes(b"\0" + data[at : at + _PIECE])
@@ -63,20 +63,15 @@ class AttachStream:
 
 @contextlib.contextmanager
 def _translate_errors() -> Iterator[None]:
-    import anyio
-    import httpx2
-    from httpx2.websockets import HTTPXWSException
-
     try:
         yield
-    except (HTTPXWSException, httpx2.HTTPError, OSError, anyio.EndOfStream, anyio.ClosedResourceError) as error:
-        raise Unreachable(f"the attach stream has ended: {message_of(error)}") from error
+    except _broken_stream_errors() as error:
+        raise _unreachable(error) from error
 
 
 def _cause_of(error: BaseException) -> BaseException:
     """Translate the error of a stream that failed or broke; return any other error unchanged."""
-    import httpx2
-    from httpx2.websockets import HTTPXWSException, WebSocketUpgradeError
+    from httpx2.websockets import WebSocketUpgradeError
 
     while isinstance(error, BaseExceptionGroup):  # The client's task group wraps what its body raises.
         error = error.exceptions[0]
@@ -85,6 +80,25 @@ def _cause_of(error: BaseException) -> BaseException:
         if code in (401, 403):
             return Forbidden(f"this kernel may not attach to pods here (HTTP {code})")
         return NotYet(f"the API refuses the attach stream: HTTP {code}")
-    if isinstance(error, (HTTPXWSException, httpx2.HTTPError, OSError)) and not isinstance(error, TimeoutError):
-        return Unreachable.by(error)
+    if isinstance(error, _broken_stream_errors()) and not isinstance(error, TimeoutError):
+        return _unreachable(error)
     return error
+
+
+def _unreachable(error: Exception) -> Unreachable:
+    from wsproto.utilities import ProtocolError
+
+    # The message of a ProtocolError quotes the data that was not sent.
+    reason = "its other end has closed it" if isinstance(error, ProtocolError) else message_of(error)
+    return Unreachable(f"the attach stream has ended: {reason}")
+
+
+def _broken_stream_errors() -> tuple[type[Exception], ...]:
+    """Return the errors that the client raises for a stream that broke or violates the protocol."""
+    import anyio
+    import httpx2
+    from httpx2.websockets import HTTPXWSException
+    from wsproto.utilities import ProtocolError
+
+    # ProtocolError: also of a write while the client closes a stream whose other end is gone.
+    return HTTPXWSException, httpx2.HTTPError, OSError, anyio.EndOfStream, anyio.ClosedResourceError, ProtocolError

@@ -145,6 +145,9 @@ class AttachConnection:
         try:
             await self._wait(_FIRST_S)
             await self._attach()
+        except Exception as error:  # A defect. Without an end of its line, the run would wait forever.
+            _log.exception("pod %s: the attach stream has failed", self._pod)
+            self.line.fail_line(f"the attach stream has failed: {type(error).__name__}: {error}")
         finally:
             self._starting.discard(self)
 
