@@ -90,8 +90,9 @@ class WatchedTree:
         """Print the outcome and the usage."""
         with contextlib.suppress(OSError):
             transcripts = self.open_tree.recorder.transcripts if self._view is not None else None
-            # The view has shown the root's end, with the reason; a paused root has not ended.
-            is_printed = self._view is not None and result.status is not Status.PAUSED
+            root = self.model.root
+            # The view has shown the root's end, with the reason, if it was recorded; a paused root has not ended.
+            is_printed = self._view is not None and root is not None and root.result is not None
             now = self._now()
             print_status(self._err, result, self.model, now=now, transcripts=transcripts, is_printed=is_printed)
 

@@ -7,6 +7,7 @@ import os
 import stat
 
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def open_regular(name: str | os.PathLike[str], *, folder: int | None = None) -> int:
@@ -40,6 +41,21 @@ def write_all(descriptor: int, data: bytes) -> None:
     remaining = memoryview(data)
     while remaining:
         remaining = remaining[os.write(descriptor, remaining) :]
+
+
+def create_file(name: str, data: bytes, *, folder: int) -> None:
+    """Create a file with this content in an open folder; no file remains if it cannot be written.
+
+    Raises FileExistsError for an existing entry of any kind, and OSError.
+    """
+    file = os.open(name, _CREATE_FLAGS, 0o644, dir_fd=folder)
+    try:
+        write_all(file, data)
+    except BaseException:
+        os.unlink(name, dir_fd=folder)
+        raise
+    finally:
+        os.close(file)
 
 
 def has_hole(descriptor: int) -> bool:

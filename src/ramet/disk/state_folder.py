@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ramet.core.errors import InvalidValue
-from ramet.disk.regular_files import read_regular
+from ramet.disk.regular_files import create_file, read_regular
 
 NAME = ".ramet"
 JOURNAL = "journal.db"
@@ -30,7 +30,6 @@ DATABASE_SUFFIXES = ("-wal", "-shm", "-journal", ".lock", ".mark")
 _PATH = getattr(os, "O_PATH", os.O_RDONLY)  # Not on every system.
 _WALK_FLAGS = _PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _REMOVE = "remove it, or work in another folder"
 
 _ROLLBACK_MAGIC = bytes.fromhex("d9d505f920a163d7")  #: before a header, and after the name of a super-journal
@@ -130,11 +129,7 @@ def open_folder(path: Path, *, make: bool = False) -> Iterator[int]:
 def write_gitignore(folder: Path) -> None:
     """Make version control ignore a state folder, which holds data of agents, but for the files that people write."""
     with contextlib.suppress(FileExistsError), open_folder(folder) as descriptor:
-        file = os.open(".gitignore", _CREATE_FLAGS, 0o644, dir_fd=descriptor)
-        try:
-            os.write(file, GITIGNORE.encode())
-        finally:
-            os.close(file)
+        create_file(".gitignore", GITIGNORE.encode(), folder=descriptor)
 
 
 def _open_child(folder: int, name: str, flags: int, *, make: bool) -> int:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import pathlib
+from typing import Self
 
 import pytest
 
@@ -11,6 +13,7 @@ from ramet import Agent, AgentRuntime, Policy, Session
 from ramet.core.errors import StoreFailed
 from ramet.core.events import ModelAsked, decode
 from ramet.models.scripted.model import Call, ScriptedModel
+from ramet.store.memory import MemoryStore
 from ramet.store.sqlite.store import SqliteStore
 from ramet.tools.context import require_current_call
 from ramet.tools.spawn_request import SpawnRequest
@@ -198,3 +201,28 @@ async def test_a_worktree_waits_until_its_call_is_durable(tmp_path: pathlib.Path
     model_asked = types.index("tool_started")
     assert types[: model_asked + 1] == ["model_asked", "tool_started"]
     assert copies[: model_asked + 1] == [0, 0]
+
+
+class DefectiveStore(MemoryStore):
+    """A store whose opening fails in a way that its contract does not name."""
+
+    async def open(self) -> Self:
+        raise ZeroDivisionError("a defect")
+
+
+async def test_a_run_ends_whatever_its_store_raises() -> None:
+    """A defect of a store is the reason of the run's failure; nobody waits for a record that is never made."""
+    runtime = AgentRuntime(store=DefectiveStore())
+    await runtime.__aenter__()
+    async with asyncio.timeout(60):
+        result = await (await runtime.spawn(make_value)).result()
+    with contextlib.suppress(ZeroDivisionError, StoreFailed):
+        await runtime.__aexit__(None, None, None)
+
+    assert result.status == "failed"
+    assert result.error is not None
+    assert "ZeroDivisionError: a defect" in result.error.message
+
+
+def make_value() -> int:
+    return 1

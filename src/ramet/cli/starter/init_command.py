@@ -18,11 +18,10 @@ from ramet.cli.render.sanitize import one_line
 from ramet.cli.starter.templates import GITIGNORE, TEMPLATES, Template
 from ramet.core.errors import InvalidValue
 from ramet.disk.installation import packages_command
-from ramet.disk.regular_files import write_all
+from ramet.disk.regular_files import create_file
 from ramet.disk.state_folder import checked_state_folder
 
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def init(options: Namespace) -> int:
@@ -68,7 +67,7 @@ def write_project(project: Path) -> None:
             _write(top, GITIGNORE)
     except OSError as error:
         _remove(top, written)
-        reason = f"{error.filename or project}: {error.strerror}"
+        reason = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
         raise InvalidValue("DIR", str(project), f"a folder that can be written to ({reason})") from None
     finally:
         os.close(top)
@@ -85,11 +84,7 @@ def _exists(top: int, path: str) -> bool:
 
 def _write(top: int, template: Template) -> None:
     with _parent(top, template.path, make=True) as (folder, name):
-        file = os.open(name, _CREATE_FLAGS, 0o644, dir_fd=folder)
-        try:
-            write_all(file, template.text.encode())
-        finally:
-            os.close(file)
+        create_file(name, template.text.encode(), folder=folder)
 
 
 def _remove(top: int, paths: Sequence[str]) -> None:

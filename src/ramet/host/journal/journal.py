@@ -106,7 +106,10 @@ class Journal:
 
     async def _open(self) -> Store:
         if self.folder is not None:
-            await asyncio.to_thread(ensure_state_folder, self.folder.parent)
+            try:
+                await asyncio.to_thread(ensure_state_folder, self.folder.parent)
+            except OSError as error:
+                raise StoreFailed(self.folder, error.strerror or str(error)) from error
         store = await self.store.open()
         self._unsubscribe, self._unsubscribe_trees = (
             store.on_loss(self._on_loss),
@@ -353,6 +356,8 @@ class TreeJournal:
             self._listening = None
 
     def _raise_failure(self) -> None:
+        if isinstance(self._failure, StoreFailed):
+            raise StoreFailed(self._failure.where, self._failure.why) from self._failure
         if self._failure is not None:
             raise StoreFailed(self._journal.store.name, str(self._failure)) from self._failure
 
@@ -386,6 +391,9 @@ class TreeJournal:
                 await self.durable()
         except StoreFailed:
             pass  # The callbacks have received the error.
+        except Exception as error:  # A defect. Without an answer, the callers would wait forever.
+            _log.exception("tree %s: the journal has failed", self._root)
+            self._fail(StoreFailed(self._journal.store.name, f"{type(error).__name__}: {error}"))
         finally:
             self._flushing = None
 
