@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Coroutine, Sequence
 from importlib import import_module
@@ -55,6 +56,8 @@ _COMMANDS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit status. Only the end of the process itself passes through."""
     prepare_streams()
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:  # Inherited; with it, no end of a process is seen.
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     try:
         return _status_of(argv)
     finally:

@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -79,7 +80,6 @@ class Finding(NamedTuple):
     remedy: str = ""
 
 
-@functools.cache
 def probe_machine(user: tuple[int, int] | None = None) -> Mapping[str, Finding]:
     """Try every mechanism as this user and group, once per process; takes a fifth of a second.
 
@@ -89,8 +89,16 @@ def probe_machine(user: tuple[int, int] | None = None) -> Mapping[str, Finding]:
     if sys.platform != "linux":
         missing = Finding(False, f"{sys.platform} is not Linux", "Run ramet on Linux, or on a Linux virtual machine.")
         return dict.fromkeys(MECHANISMS, missing)
+    if signal.getsignal(signal.SIGCHLD) is signal.SIG_IGN:
+        remedy = "Restore the signal in this process: signal.signal(signal.SIGCHLD, signal.SIG_DFL)."
+        return dict.fromkeys(MECHANISMS, Finding(False, "SIGCHLD is ignored: no end of a process is seen", remedy))
     if user is None and os.getuid() == 0:
         user = NOBODY
+    return _findings_for(user)
+
+
+@functools.cache
+def _findings_for(user: tuple[int, int] | None) -> Mapping[str, Finding]:
     return findings(_run_trials(user))
 
 

@@ -279,6 +279,25 @@ def test_a_trial_that_cannot_run_is_a_finding(monkeypatch: pytest.MonkeyPatch) -
     assert "/none" in findings["seccomp"].detail
 
 
+def test_a_process_that_ignores_the_ends_of_its_children_gets_that_remedy() -> None:
+    """SIGCHLD may be ignored since before the process began; once that is over, the machine is probed."""
+    program = """
+import signal
+from ramet.isolation import probe
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+ignored = probe.probe_machine()
+signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+print([each.works for each in ignored.values()].count(True), probe.level_of(ignored, "bwrap").remedy)
+print(probe.probe_machine()["seccomp"].works)
+"""
+    run = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True)
+
+    assert run.stdout.splitlines() == [
+        "0 Restore the signal in this process: signal.signal(signal.SIGCHLD, signal.SIG_DFL).",
+        str(probe.probe_machine()["seccomp"].works),
+    ]
+
+
 def test_another_system_gets_the_remedy_to_use_linux(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "darwin")
 

@@ -238,7 +238,7 @@ class Sandboxes:
             remedy = (
                 probe.remedy
                 if requested
-                else f"{probe.remedy}, or set backend='local' and accept a lower isolation level"
+                else f"{probe.remedy} Or set backend='local', and accept a lower isolation level."
             )
             raise IsolationUnavailable(Isolation.L2, probe.level, probe.missing, remedy)
         await backend.reap()
