@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 from ramet.core.errors import RametError
 
 T = TypeVar("T")
+_log = logging.getLogger("ramet.runtime")
 
 
 class LoopThread:
@@ -22,7 +24,12 @@ class LoopThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        self._loop.run_forever()
+        while True:
+            try:
+                return self._loop.run_forever()
+            except (SystemExit, KeyboardInterrupt) as error:
+                # Of code of the user, such as a tool: a task has it by now, too. Every caller waits for this loop.
+                _log.warning("code in the event loop raised %r; the loop goes on", error)
 
     def call(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine in the loop and wait for its result.

@@ -217,7 +217,7 @@ class RuntimeBase:
 
     @property
     def is_fenced(self) -> bool:
-        """Return whether the runtime is fenced: another kernel may own the recorded trees.
+        """Return whether the runtime is fenced: it can record nothing more, or another kernel may own its trees.
 
         A fenced runtime begins nothing more.
         """

@@ -130,10 +130,10 @@ class Store(Protocol):
         """
 
     def on_loss(self, listener: Callable[[StoreFailed], None]) -> Callable[[], None]:
-        """Call `listener` once when this store may not be the only writer; return a function that stops this.
+        """Call `listener` once when this store can write nothing more, or may not be the only writer.
 
         The call happens on the event loop. Another kernel may then continue the recorded work, so the listener must
-        stop acting on it. A store in memory never calls `listener`.
+        stop acting on it. A store in memory never calls `listener`. Returns a function that stops this.
         """
 
     async def read(

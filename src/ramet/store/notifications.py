@@ -30,9 +30,12 @@ class Listeners(Generic[P]):
         return leave
 
     def notify(self, *args: P.args, **kwargs: P.kwargs) -> None:
-        """Call all listeners in order. The first exception stops the calls."""
+        """Call all listeners in order. An exception of a listener is logged, and the others are still called."""
         for listener in self:
-            listener(*args, **kwargs)
+            try:
+                listener(*args, **kwargs)
+            except Exception:
+                _log.exception("a listener of a store failed")
 
     def clear(self) -> None:
         """Remove all listeners."""

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from ramet.concurrency.clock import SystemClock
-from ramet.core.errors import Gone, ModelFailed
+from ramet.core.errors import Bug, Gone, ModelFailed
 from ramet.core.outcome import ErrorInfo
 from ramet.services.contract import Chunk, ResumableAgent
 from ramet.services.errors import TakenOver
@@ -240,3 +240,24 @@ async def test_a_waiting_turn_of_a_revoked_key_is_withdrawn_by_the_next_kernel(
     assert words(await read(after.get(by_other.id))) == [(1, "chunk", b"four"), (2, "done", b"")]
     await turn_queue.close()
     await after.close()
+
+
+async def test_the_readers_of_a_turn_that_cannot_be_recorded_get_an_error(
+    store: MemoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever error it is; the conversation does not continue in this kernel."""
+
+    async def fail(self: TurnLog, position: int, chunks: Sequence[Chunk]) -> None:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(TurnLog, "record_chunks", fail)
+    turn_queue = conversation(Speaker(), store)
+    turn = turn_queue.turn(b"one two", "words")
+
+    async with asyncio.timeout(60):
+        with pytest.raises(Bug, match="a defect"):
+            await read(turn)
+
+    with pytest.raises(Gone, match="does not continue"):
+        turn_queue.turn(b"three", "words")
+    await turn_queue.close()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from ramet.core.errors import ProtocolError, SpawnRefused
+from ramet.core.errors import McpServerFailed, ProtocolError, SpawnRefused
 from ramet.core.mcp.server_entry import McpServer, as_server
 from ramet.core.policy.policy import Grant
+from ramet.spawn.mcp import server_connections
 from ramet.spawn.mcp.server_connections import McpConnections
 from ramet.spawn.mcp.tool_search import OfferedTool, SearchArguments, ToolCatalogue, is_deferred
+from ramet.spawn.sandbox.mcp_servers import mcp_server_sandbox
 from ramet.spawn.sandbox.mcp_servers.tree_servers import MAX_SERVERS, TreeServers
 from ramet.tools.mcp.connection_port import ListedTool
 from ramet.wire.guest_protocol.guest_to_host import ConnectMcpServer, PassMcpMessage
@@ -87,3 +90,29 @@ def test_a_tree_has_a_limited_number_of_shared_servers() -> None:
     entry = as_server({"name": "own", "url": "https://mcp.example.com", "shared": "tree"})
     with pytest.raises(SpawnRefused, match="at most 100 shared servers"):
         servers.join(cast("Any", run), entry, cast("Any", caller))
+
+
+async def test_a_defect_of_a_servers_sandbox_ends_the_server(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whoever waits for its connection gets the reason, which is also in the log."""
+    own = as_server({"name": "own", "command": "own", "policy": {"memory_mb": 64}})
+    notices = list[str]()
+    context = SimpleNamespace(abort=SimpleNamespace(aborted=False), emit=lambda kind, text: notices.append(text))
+    sandbox = SimpleNamespace(join_server=None)
+    run: Any = SimpleNamespace(agent=SimpleNamespace(mcp_servers=(own,)), sandbox=sandbox, context=context)
+    sandbox.join_server = lambda *_: None
+    connections = McpConnections(run)
+
+    async def fail(self: object) -> str:
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(mcp_server_sandbox._OwnSandbox, "_run_to_end", fail)
+    monkeypatch.setattr(server_connections, "masked_text", lambda run, text, *_: text)
+    async with mcp_server_sandbox.own_sandboxes(run, connections, cast("Any", None)):
+        async with asyncio.timeout(60):
+            with pytest.raises(McpServerFailed, match="ZeroDivisionError: a defect"):
+                await connections.list_prompts("own")
+
+    assert notices == ["the MCP server 'own' failed: ZeroDivisionError: a defect"]
+    assert "the sandbox of an MCP server has failed" in caplog.text

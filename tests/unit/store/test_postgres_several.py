@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,7 @@ from psycopg import sql
 
 from ramet.core.errors import OwnedElsewhere, StoreFailed
 from ramet.store.contract import KernelInfo
-from ramet.store.postgres import PostgresStore, ownership, reader
+from ramet.store.postgres import PostgresStore, ownership, peer_monitor, reader
 from ramet.store.postgres import schema as postgres_schema
 from ramet.store.postgres.commit_queue import Batches
 from ramet.store.postgres.dsn import Place
@@ -476,6 +477,57 @@ async def test_a_kernel_that_joined_and_fell_between_looks_is_reported_once(post
             await watch.stop()
 
     assert payloads == ["look 1", "kernels", "look 2", "look 3"]
+
+
+async def test_kernels_are_watched_again_after_an_unexpected_error(
+    postgres: Server, schema: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """For example, no descriptor was left for a moment; without a watch, no tree of a lost kernel would be claimed."""
+    monkeypatch.setattr(peer_monitor, "_LATER_S", 0.001)
+    failures = [OSError(errno.EMFILE, "Too many open files")] * 2
+    has_listened = asyncio.Event()
+
+    async def listen() -> None:
+        if failures:
+            raise failures.pop()
+
+    async def look() -> list[PeerKernel]:
+        return []
+
+    watch = PeerMonitor(Place(postgres.dsn, schema), "one", look=look, listen=listen, listener=has_listened.set)
+    watch.start()
+    try:
+        async with asyncio.timeout(60):
+            await has_listened.wait()
+    finally:
+        await watch.stop()
+
+    assert [each.getMessage() for each in caplog.records] == ["the other kernels cannot be watched for now"]
+
+
+async def test_a_failing_listener_for_lost_trees_stops_no_write(
+    postgres: Server, schema: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other listeners are called, and whoever waits for the commit gets it."""
+
+    def fail(loss: OwnedElsewhere) -> None:
+        raise ZeroDivisionError("a defect")
+
+    async with _kernels(postgres, schema, "one", "two") as (one, two):
+        for tree in ("kept", "lost"):
+            await one.durable(one.append(entry(1, tree=tree)))
+        losses: list[OwnedElsewhere] = []
+        one.on_tree_loss(fail)
+        one.on_tree_loss(losses.append)
+        with end_session(one, postgres):
+            ticket = one.append(entry(2, tree="kept"))
+            assert await two.claim(["lost"]) == ["lost"]
+
+        async with asyncio.timeout(60):
+            await one.durable(ticket)
+
+        assert [each.tree for each in losses] == ["lost"]
+        assert "a listener of a store failed" in caplog.text
 
 
 async def _at_once() -> None:

@@ -78,7 +78,7 @@ async def _serve(config: Config) -> int:
             await asyncio.wait(waiters, return_when=asyncio.FIRST_COMPLETED)
             if server.store_loss.is_set():
                 # As after a kill: readers of a turn are cut off, and continue on the kernel that takes over.
-                print_error("the store is permanently lost (see the log); the server exits and can be started again")
+                print_error(f"{server.store_error}; the server exits and can be started again")
                 os._exit(FAILURE)
             if server.kernels is not None:
                 await server.drain()

@@ -229,9 +229,10 @@ class RpcConnection:
 
     async def _answer(self, number: object, method: str, params: Json) -> None:
         try:
-            self._send({"id": number, "result": await self._receiver.answer(method, params)})
-        except RequestFailed as error:
-            self._send_error(number, error)
+            try:
+                self._send({"id": number, "result": await self._receiver.answer(method, params)})
+            except RequestFailed as error:
+                self._send_error(number, error)
         except Exception as problem:  # Requests wait for this connection: none may wait for ever.
             self._fail(problem)
 

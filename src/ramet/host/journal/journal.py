@@ -61,7 +61,7 @@ class JournalUser(Protocol):
     """The trees of a runtime, as its journal sees them."""
 
     def fence(self, error: StoreFailed) -> None:
-        """Begin nothing more, and end the open trees: another kernel may own the trees."""
+        """Begin nothing more, and end the open trees: they cannot be recorded, and another kernel may own them."""
 
     def fence_tree(self, root: str, error: OwnedElsewhere) -> None:
         """End the work on a tree: another kernel owns it."""
@@ -121,7 +121,7 @@ class Journal:
         return store
 
     def _on_loss(self, error: StoreFailed) -> None:
-        """Fence all runtimes: the lock is lost, and another kernel may have it, and the trees."""
+        """Fence all runtimes: nothing more can be recorded, and another kernel may own the trees."""
         for user in list(self.users):
             user.fence(error)
 

@@ -116,19 +116,27 @@ class ServerSession:
                 await streams.outgoing.send(SessionMessage(parsed))
 
             self._send = send
-            receiving = asyncio.create_task(self._receive_all(streams.incoming))
+            owner = asyncio.current_task()
+            assert owner is not None, "a task owns the session"
+            receiving = asyncio.create_task(self._receive_all(streams.incoming, owner))
             try:
                 yield self._outlet, streams.outgoing
             finally:
                 receiving.cancel()
                 await asyncio.wait({receiving})
 
-    async def _receive_all(self, incoming: Any) -> None:
-        """Take the messages of an address until it has no more. What goes wrong ends the session."""
+    async def _receive_all(self, incoming: Any, owner: asyncio.Task[None]) -> None:
+        """Take the messages of an address until it has no more, which ends the session, as does what goes wrong.
+
+        The transport ends its messages without an error if it fails to send one that has no answer. For any other
+        failure it cancels its owner, which then gets the reason.
+        """
         try:
             await self._receive_each(incoming)
         except Exception as error:
             self.end(reason_of(error))
+        if not owner.cancelling():
+            self.end("its connection broke off")
 
     async def _receive_each(self, incoming: Any) -> None:
         async for item in incoming:

@@ -11,7 +11,7 @@ import asyncio
 import contextvars
 import logging
 import pathlib
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 
 import msgspec
@@ -24,7 +24,7 @@ from ramet.host.journal.ttl import Collect, lifetimes_of
 from ramet.host.retention.folder_needs import FolderNeeds
 from ramet.host.retention.sweep import EXPIRED, DeletedTree, Tombstone, TreeDeleter, sweep
 from ramet.isolation.workspace.run_dirs import RunFolders
-from ramet.store.contract import Shrinkable, Store
+from ramet.store.contract import Document, Shrinkable, Store
 
 LOOK_S = 600.0  #: interval, in seconds, at which a kernel looks for expired trees
 BATCH = 500  #: trees that one answer to `Collect` removes at most
@@ -87,8 +87,10 @@ class RetentionJob:
                 await self.run_once()
                 await self.tidy()
                 await self.shrink()
-            except RametError as problem:
+            except (RametError, OSError) as problem:
                 _log.warning("expired trees could not be removed: %s", problem)
+            except Exception:  # A defect. Without another attempt, the journal and the disk would fill up.
+                _log.exception("expired trees could not be removed")
             await asyncio.sleep(LOOK_S)
 
     async def tidy(self) -> tuple[str, ...]:
@@ -143,7 +145,7 @@ class RetentionJob:
                     removed.append(root)
             except (OSError, Damaged) as problem:
                 _log.warning("%s could not be removed: %s", root, problem)
-        notes = {each.key: msgspec.json.decode(each.data, type=Tombstone) for each in await self._store.list(EXPIRED)}
+        notes = _read_notes(await self._store.list(EXPIRED))
         if new_notes := {
             root: note for root, note in notes.items() if root not in self._cleared_roots and root not in removed
         }:
@@ -161,6 +163,17 @@ class RetentionJob:
         for root, note in notes.items():
             if note.at + NOTED < now:
                 await self._store.delete(EXPIRED, root)
+
+
+def _read_notes(documents: Iterable[Document]) -> dict[str, Tombstone]:
+    """Return the notes of removed trees, by root. A note that cannot be read is logged, and left out."""
+    notes = dict[str, Tombstone]()
+    for each in documents:
+        try:
+            notes[each.key] = msgspec.json.decode(each.data, type=Tombstone)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as problem:
+            _log.warning("the note of the removed tree %s cannot be read: %s", each.key, problem)
+    return notes
 
 
 async def _nothing() -> Collection[str]:

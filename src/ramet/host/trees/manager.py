@@ -96,9 +96,9 @@ class Trees:
     # ---- closing
 
     def fence(self, error: StoreFailed) -> None:
-        """Open no more trees, and end the open ones: another kernel may own the recorded trees."""
+        """Open no more trees, and end the open ones: nothing is recorded any more, and another kernel may own them."""
         self.fencing_error = error
-        _log.critical("another kernel may own the recorded trees, so %d trees end here: %s", len(self._open), error)
+        _log.critical("nothing more can be recorded here, and open trees end (%d): %s", len(self._open), error)
         for root in list(self._open):
             self._closing_of(root, f"its journal is lost: {error}")
 

@@ -46,7 +46,7 @@ from ramet.isolation.remote.node_sandbox import NodeSandbox
 from ramet.isolation.remote.outbox import Outbox
 from ramet.isolation.remote.transfer import IncomingDir
 from ramet.isolation.zygote.assignment_builder import absolute
-from ramet.wire.error_codec import encode_error
+from ramet.wire.error_codec import clean, encode_error
 
 _FLUSH_S = 2.0
 _FRAMES_PER_TURN = 64  #: frames after which other tasks get a turn
@@ -223,11 +223,10 @@ class NodeAgent:
         async def answer() -> None:
             try:
                 value, body = await work()
-            except Exception as error:  # The kernel waits for an answer in any case.
+                self._post(Answer(ask=ask, value=value), body)
+            except Exception as error:  # The kernel waits for an answer in any case, also if this one is no JSON.
                 info, fields = encode_error(error)
                 self._post(Answer(ask=ask, error=info, fields=fields))
-            else:
-                self._post(Answer(ask=ask, value=value), body)
 
         self._do(answer())
 
@@ -253,6 +252,7 @@ class NodeAgent:
     async def _start(self, sandbox: NodeSandbox, message: Start) -> None:
         try:
             await sandbox.start(self._backend, message)
+            sandbox.begin()  # Sends nothing before this returns.
         except Exception as problem:  # The kernel waits for an answer in any case.
             error = problem if isinstance(problem, RametError) else SandboxFailed(repr(problem))
             info, fields = encode_error(error)
@@ -260,7 +260,6 @@ class NodeAgent:
             return
         self._users_by_folder.setdefault(Path(message.workspace), set()).add(sandbox.number)
         self._post(Started(number=message.number))
-        sandbox.begin()
 
     async def _adopt(self, message: Adopt) -> tuple[Any, bytes]:
         sandbox = self._find_sandbox(message.number)
@@ -287,7 +286,7 @@ class NodeAgent:
 
     async def _fetch(self, message: Fetch) -> tuple[Any, bytes]:
         pack_result = await self._find_sandbox(message.number).fetch(message.stream)
-        return list(pack_result.refused_paths), b"".join(
+        return [clean(each) for each in pack_result.refused_paths], b"".join(
             os.fsencode(path) + b"\0" for path in pack_result.removed_paths
         )
 

@@ -347,11 +347,19 @@ class ZygoteClient:
     def _take_packet(self, packet: packets.Packet) -> None:
         match packet.kind:
             case "ready":
-                (self._pidfd,) = packet.fds
-                if not self._ready.done():
+                (self._pidfd,) = packet.fds or (-1,)
+                if self._ready.done():
+                    return
+                if packet.fds:
                     self._ready.set_result(None)
+                else:
+                    self._ready.set_exception(SandboxFailed("no zygote: no descriptor is left"))
             case "forked":
-                self._children[packet.body].on_forked(packet.fds)
+                child = self._children[packet.body]
+                try:
+                    child.on_forked(packet.fds)
+                except SandboxFailed:  # Its waiter has the reason.
+                    self.end(child)
             case "socket":
                 pending = self._sockets.pop(packet.body)
                 if packet.fds:
@@ -389,20 +397,14 @@ class ZygoteClient:
         self._ending = self._loop.create_task(self._end())
 
     async def _end(self) -> None:
-        """Make sure that every process has ended."""
-        itself = os.pidfd_open(self._process.pid)  # A child of ours: not reaped before `wait` below.
+        """Make sure that every process has ended, and report the ends to all waiters, whatever goes wrong."""
+        pidfds: list[int] = []
         try:
-            pidfds = [
-                fd for fd in (itself, self._pidfd, *(each.watch() for each in self._children.values())) if fd >= 0
-            ]
-            if not self.config.is_apart:  # No other process does this if the zygote was killed.
-                for each in self._children.values():
-                    each.kill_group()
-            if not await spawn_thread.wait_all_ended(pidfds, within_s=_END_S):
-                self._process.kill()
-                await spawn_thread.wait_all_ended(pidfds, within_s=_END_S)
-            await in_thread(self._process.wait, name="ramet-wait")
-            reason = f"the zygote ended: {self._last_words()}"
+            reason = f"the zygote ended: {await self._end_processes(pidfds)}"
+        except Exception:  # Without their ends, runs would wait forever.
+            _log.exception("the processes of a zygote may not have ended")
+            reason = "the zygote ended"
+        try:
             for child in list(self._children.values()):
                 self._refuse(child, reason)
             if not self._ready.done():
@@ -415,6 +417,29 @@ class ZygoteClient:
             for fd in (*pidfds, self._output_fd, self._held_end):
                 os.close(fd)
             self._has_exited.set()
+
+    async def _end_processes(self, pidfds: list[int]) -> str:
+        """Wait until all processes have ended, and kill them if that takes long; return the zygote's last words.
+
+        The descriptors of the processes, which the caller closes, are added to `pidfds`.
+        """
+        # A child of ours: not reaped before `wait` below, unless this program ignores or handles SIGCHLD.
+        with contextlib.suppress(OSError):
+            pidfds.append(os.pidfd_open(self._process.pid))
+        if self._pidfd >= 0:
+            pidfds.append(self._pidfd)
+        for each in self._children.values():
+            with contextlib.suppress(OSError):  # No descriptor is left: its end is not waited for.
+                if (fd := each.watch()) >= 0:
+                    pidfds.append(fd)
+        if not self.config.is_apart:  # No other process does this if the zygote was killed.
+            for each in self._children.values():
+                each.kill_group()
+        if not await spawn_thread.wait_all_ended(pidfds, within_s=_END_S):
+            self._process.kill()
+            await spawn_thread.wait_all_ended(pidfds, within_s=_END_S)
+        await in_thread(self._process.wait, name="ramet-wait")
+        return self._last_words()
 
     def _last_words(self) -> str:
         """Return the last printed line, or the exit code, in a form that outsiders may read.

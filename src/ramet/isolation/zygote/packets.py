@@ -46,18 +46,21 @@ def send(end: socket.socket, kind: str, body: object = None, fds: Sequence[int] 
 
 
 def receive(end: socket.socket) -> Packet | None:
-    """Return the next message, with its descriptors; None at the end.
+    """Return the next message, with its descriptors, or with none if there is no room for all; None at the end.
 
     Raises OSError, or BlockingIOError if there is none yet. Only for messages of the host, or of a zygote before it has
     run any foreign code.
     """
     # socket.recv_fds would pass no flags on: every program started later would inherit the received descriptors.
-    data, ancillary, _, _ = end.recvmsg(_MAX_PACKET, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
+    data, ancillary, flags, _ = end.recvmsg(_MAX_PACKET, _ANCILLARY, socket.MSG_CMSG_CLOEXEC)
     received_fds = array.array("i")
     for level, kind, content in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             received_fds.frombytes(content[: len(content) - len(content) % received_fds.itemsize])
     fds = list(received_fds)
+    if flags & socket.MSG_CTRUNC:
+        while fds:
+            os.close(fds.pop())
     if not data:
         return None
     if data == _IN_MEMFD:

@@ -79,12 +79,22 @@ class ZygoteChild:
         return self._channel
 
     def on_forked(self, pidfds: Sequence[int]) -> None:
-        """Record the pidfds of the main process, and of the first process of its pid namespace if there is one."""
-        self._pidfd, *first = pidfds
-        self.pid = pid_of(self._pidfd)
-        for fd in first:
-            self.adopter = pid_of(fd)
-            os.close(fd)
+        """Record the pidfds of the main process, and of the first process of its pid namespace if there is one.
+
+        Raises SandboxFailed, as `fork_future` does then, if there is no descriptor for them: the process must be ended.
+        """
+        self._pidfd, *first = pidfds or (-1,)
+        try:
+            self.pid = pid_of(self._pidfd)
+            for fd in first:
+                self.adopter = pid_of(fd)
+        except OSError:
+            error = SandboxFailed("no process could be forked: no descriptor is left")
+            self.fork_future.set_exception(error)
+            raise error from None
+        finally:
+            for fd in first:
+                os.close(fd)
         self.fork_future.set_result(None)
         if self.is_unwanted:
             self.discard()

@@ -20,7 +20,7 @@ from typing import Protocol
 
 import msgspec
 
-from ramet.core.errors import DamagedTree, RametError
+from ramet.core.errors import Bug, DamagedTree, RametError
 from ramet.host.control.run_queries import SandboxUsage
 from ramet.host.journal.journal import TREES
 from ramet.host.journal.ttl import lifetimes_of
@@ -193,6 +193,9 @@ class LiveRows:
                     await (asyncio.sleep(TICK_S) if page else self.store.wait(self.cursor, timeout_s=CHECK_S))
         except RametError as error:
             self.failure = error
+        except Exception as error:  # A defect. Without an error, the readers would wait forever.
+            _log.exception("the changes of runs can no longer be followed")
+            self.failure = Bug(f"{type(error).__name__}: {error}")
         finally:
             unsubscribe()
             self._loaded.set()

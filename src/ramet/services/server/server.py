@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from ramet.concurrency.deadline import run_shielded
-from ramet.core.errors import InvalidValue, RametError
+from ramet.core.errors import InvalidValue, RametError, StoreFailed
 from ramet.disk.installation import missing_extra
 from ramet.disk.state_folder import checked_state_folder, ensure_folder, state_folder
 from ramet.host.dynamic.registry import Registries
@@ -118,6 +118,7 @@ class Server:
         self.is_draining = False  #: whether it accepts no new work
         self._leaves_turns = False
         self.store_loss = asyncio.Event()  #: set when the store is permanently lost: the process must end
+        self.store_error: StoreFailed | None = None  #: the reason of that loss
         #: wraps the application, for paths in addition to those of the API; called at the start
         self.wrap_application: Callable[[ASGIApp], ASGIApp] = lambda application: application
         self.kernels: Kernels | None = None  #: set if several kernels may share the store
@@ -143,7 +144,7 @@ class Server:
             await drain_stack.enter_async_context(self.runtime)
             store = await self.runtime.open_store()
             self.store_loss.clear()
-            drain_stack.callback(store.on_loss(lambda _: self.store_loss.set()))
+            drain_stack.callback(store.on_loss(self._on_store_loss))
             is_shared = store.name == SHARED
             packaging = await drain_stack.enter_async_context(self._packaging(store if is_shared else None))
             types = create_default_types() if self._types is None else self._types
@@ -280,11 +281,15 @@ class Server:
         if self.runtime.notifier is not None:
             await self.runtime.notifier.stop()
 
+    def _on_store_loss(self, error: StoreFailed) -> None:
+        self.store_error = error
+        self.store_loss.set()
+
     def _unready(self) -> str:
         if self.is_draining:
             return "it is shutting down and accepts no new work"
         if self.runtime.is_fenced:
-            return "its store is lost or owned by another kernel"
+            return "its store can write nothing more, or is owned by another kernel"
         return "its store is unavailable; the server tries to reconnect" if self.runtime.is_away else ""
 
     def _packaging(self, shared: Store | None) -> PackagingService:

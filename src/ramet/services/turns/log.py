@@ -7,18 +7,20 @@ the same numbers, and later chunks have the next numbers. The record of a turn i
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 from msgspec import Struct
 
-from ramet.core.errors import Conflict, RametError
+from ramet.core.errors import Bug, Conflict, RametError
 from ramet.services.contract import Chunk
 from ramet.services.errors import TakenOver
 from ramet.services.turns.turn import OnLeave, Turn
 from ramet.store.contract import Document, Store
 
+_log = logging.getLogger("ramet.services")
 REQUEST_KIND, CHUNKS_KIND = "turn", "said"
 _DIGITS: Final = 12
 _MOST_BYTES: Final = 1024 * 1024  #: bytes of a turn that may wait to be recorded
@@ -171,6 +173,9 @@ class TurnWriter:
                 self._has_space.set()
         except RametError as problem:
             self._on_failure(problem)
+        except Exception as problem:  # A defect. Without an error, the readers of the turns would wait forever.
+            _log.exception("the turns of an agent can no longer be recorded")
+            self._on_failure(Bug(f"{type(problem).__name__}: {problem}"))
         finally:
             self._write_task = None
 

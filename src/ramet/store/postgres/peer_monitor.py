@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -21,6 +22,8 @@ from ramet.store.contract import KernelInfo
 from ramet.store.postgres.dsn import Connection, DatabaseSession, Place
 from ramet.store.postgres.thread import Worker, mark_retrieved
 
+_log = logging.getLogger(__name__)
+_LATER_S = 1.0  #: after an unexpected error
 _AGAIN_S = 0.05  #: between two attempts to cancel: a cancellation that arrives before the wait has begun is lost
 
 
@@ -81,8 +84,9 @@ class PeerMonitor(DatabaseSession):
             worker.stop()
 
     async def _serve(self) -> None:
-        with contextlib.suppress(StoreFailed):  # The store reports the error to all its users.
-            while True:
+        has_failed = False
+        while True:
+            try:
                 self._wakeup.clear()
                 await self._listen()
                 peers = await self._look()
@@ -90,6 +94,14 @@ class PeerMonitor(DatabaseSession):
                 if self._has_news:
                     await self._pass_on()
                 await self._wait(peers)
+                has_failed = False
+            except StoreFailed:  # The store reports the error to all its users.
+                return
+            except Exception:  # For example, no descriptor is left. Without a monitor, no lost kernel would be noticed.
+                if not has_failed:
+                    _log.exception("the other kernels cannot be watched for now")
+                has_failed = True
+                await asyncio.sleep(_LATER_S)
 
     def _compare(self, peers: Sequence[PeerKernel]) -> None:
         snapshot = [(each.info, each.lock, each.has_trees) for each in peers]

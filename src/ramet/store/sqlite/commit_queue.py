@@ -139,8 +139,7 @@ class Commits:
         """Fail every remaining waiter: the writer has ended."""
         if problem is not None:
             self.why = self._failure = _why(problem)
-            if isinstance(problem, OwnershipLost):  # Listeners are called before anything else acts on a failure.
-                self._report_loss(StoreFailed(self._location, self._failure))
+            self._report_loss(StoreFailed(self._location, self._failure))  # Before anything else acts on a failure.
             self._notifier.fail(self._location, self._failure)
             for waiter in (*(waiter for _, waiter in self._waiters), *(change.future for change in self._changes)):
                 if waiter is not None and not waiter.done():

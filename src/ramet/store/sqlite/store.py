@@ -108,7 +108,7 @@ class SqliteStore(StoreOperations, SoleKernel):
         return self._notifier.listen(listener)
 
     def on_loss(self, listener: Callable[[StoreFailed], None]) -> Callable[[], None]:
-        """Call `listener` once a commit finds that another kernel writes to the file, or that the file was replaced.
+        """Call `listener` once a commit fails, finds that another kernel writes to the file, or that it was replaced.
 
         Returns a function that stops this.
         """

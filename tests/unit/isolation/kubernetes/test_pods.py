@@ -123,10 +123,17 @@ async def test_a_pod_is_deleted_once_the_api_allows_it(
     assert [each.getMessage() for each in caplog.records] == [f"pod {pod.name} could not be removed yet: not now"]
 
 
+BROKEN_REPLIES = {
+    **FOREIGN_REPLIES,
+    "half a line": Reply(200, '{"type": "ADD'),
+    "a change of nothing": Reply(200, '{"type": "ADDED", "object": {}}\n'),
+    "a list without metadata": Reply(200, '{"items": [], "metadata": null}'),
+    "a list of nothing": Reply(200, '{"items": [{}], "metadata": {"resourceVersion": "1"}}'),
+}
+
+
 @pytest.mark.parametrize("api_request", ["LIST pods", "WATCH pods"])
-@pytest.mark.parametrize(
-    "reply", [*FOREIGN_REPLIES.values(), Reply(200, '{"type": "ADD')], ids=[*FOREIGN_REPLIES, "half a line"]
-)
+@pytest.mark.parametrize("reply", BROKEN_REPLIES.values(), ids=BROKEN_REPLIES.keys())
 async def test_pods_are_watched_again_after_any_failed_watch(kernel: Kernel, api_request: str, reply: Reply) -> None:
     """A kernel without a watch would get no news of its pods."""
     kernel.server.replies[api_request] = [reply]
@@ -135,6 +142,25 @@ async def test_pods_are_watched_again_after_any_failed_watch(kernel: Kernel, api
     kernel.server.change("pods", pod.name, spec={"nodeName": "a"})
 
     await pod.connection_future
+
+
+async def test_pods_are_watched_again_after_an_unexpected_error(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A defect of the client is logged, and a run whose pod ends learns of it."""
+
+    def fail(*arguments: object) -> None:
+        monkeypatch.undo()
+        raise ZeroDivisionError("a defect")
+
+    monkeypatch.setattr(Api, "pods", fail)
+    pod = await kernel.make_pod()
+    await eventually(lambda: kernel.server.received_requests.count("WATCH pods") == 1)
+
+    kernel.server.remove("pods", pod.name)
+
+    assert (await asyncio.wait_for(pod.failure_future, HANG_S)).kind == "deleted"
+    assert ["a defect" in each.getMessage() or each.exc_info is not None for each in caplog.records] == [True]
 
 
 QUOTA_CONFLICT = (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -42,6 +43,7 @@ from ramet.isolation.remote.messages import (
     Threshold,
 )
 from ramet.isolation.remote.node_agent import serve
+from ramet.isolation.remote.node_sandbox import NodeSandbox
 from ramet.isolation.remote.sandbox import RemoteSandbox
 from ramet.wire.frames import Frame
 from tests.support.lines import send_message, two_ends
@@ -277,6 +279,31 @@ async def test_a_machine_survives_any_messages_of_a_kernel(
         except ProtocolError:
             assert nonsense or words
         assert not _remaining(tmp_path / "runs")
+
+
+async def test_a_sandbox_whose_streams_cannot_be_sent_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For example, the machine has no descriptor left: the kernel would wait for the sandbox forever."""
+
+    def fail(self: NodeSandbox) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def start(self: NodeSandbox, *arguments: object) -> None:
+        return None
+
+    monkeypatch.setattr(NodeSandbox, "begin", fail)
+    monkeypatch.setattr(NodeSandbox, "start", start)
+    (workspace := tmp_path / "work").mkdir()
+    async with two_ends() as (our_end, their_end):
+        serving = asyncio.ensure_future(serve(their_end, tmp_path / "runs"))
+        machine = NodeClient(our_end, level=Isolation.L0)
+        try:
+            with pytest.raises(SandboxFailed, match="Too many open files"):
+                await machine.start(SandboxSpec(run="run", grant=Grant(), workspace=workspace))
+        finally:
+            await machine.close()
+            await serving
 
 
 def _remaining(folder: Path) -> list[Any]:

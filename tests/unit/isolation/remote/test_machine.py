@@ -122,6 +122,17 @@ async def test_a_workspace_is_copied_to_the_machine_and_back(site: BackendFixtur
     assert sorted(each.name for each in spec.workspace.iterdir()) == ["changed", "late", "link"]
 
 
+async def test_a_file_that_stays_may_have_any_name(site: BackendFixture, caplog: pytest.LogCaptureFixture) -> None:
+    """The other files arrive; the name, which is no Unicode, is reported with escapes."""
+    spec = site.spec()
+    async with site.start_guest(spec) as guest:
+        script = 'import os; os.mkfifo(b"\\xff"); open("other", "w").close()'
+        assert (await guest.sandbox.run_command([sys.executable, "-c", script], timeout_s=60, max_bytes=1000)).code == 0
+        await guest.sandbox.sync()
+        assert [each.name for each in spec.workspace.iterdir()] == ["other"]
+        assert r"\udcff: neither a file nor a folder nor a link" in caplog.text
+
+
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """Yield a folder outside of the scratch folder, which holds workspaces and may not be mounted."""

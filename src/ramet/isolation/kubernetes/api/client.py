@@ -78,8 +78,8 @@ class Api:
         Raises Stale, Forbidden, Unreachable.
         """
         async for kind, pod in self._objects.watch(self._pod, labels=selector, version=version):
-            assert pod.metadata is not None, "the API gives no pod without metadata"
-            yield Change(parse_status(pod), kind == "DELETED", pod.metadata.resourceVersion or "")
+            observed_pod = parse_status(pod)
+            yield Change(observed_pod, kind == "DELETED", observed_pod.version)
 
     def attach(self, name: str, *, outputs: bool = True) -> AbstractAsyncContextManager[AttachStream]:
         """Attach to the streams of a pod's container, or only to its standard input.

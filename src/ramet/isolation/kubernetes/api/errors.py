@@ -54,7 +54,7 @@ def translate_errors() -> Iterator[None]:
     """Translate the client's errors into the errors of this module, SpawnRefused for a quota, or SandboxFailed."""
     import httpx2
     from lightkube import ApiError
-    from lightkube.core.exceptions import ConfigError
+    from lightkube.core.exceptions import ConfigError, NotReadyError
 
     try:
         yield
@@ -64,6 +64,7 @@ def translate_errors() -> Iterator[None]:
         httpx2.HTTPError,
         OSError,
         ConfigError,  # of a login program that failed
+        NotReadyError,  # of a list without metadata
         ValueError,  # of an answer that is not the API's: from a proxy, or from a server that accepts no one now
         LookupError,
     ) as error:

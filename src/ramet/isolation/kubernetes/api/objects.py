@@ -128,7 +128,7 @@ class Objects:
         response = self._client.list(kind, labels=labels, fields=fields, namespace=namespace)
         with translate_errors():
             items = [each async for each in response]
-        return Listing(response.resourceVersion, items)
+            return Listing(response.resourceVersion, items)
 
     async def watch(self, kind: type[T], *, labels: Mapping[str, str], version: str) -> AsyncIterator[tuple[str, T]]:
         """Yield the kind of change and the object for objects with these labels. Raises Stale.

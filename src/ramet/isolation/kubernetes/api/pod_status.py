@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from ramet.isolation.contract import Exit
 from ramet.isolation.kubernetes.api import labels
+from ramet.isolation.kubernetes.api.errors import Unreachable
 
 if TYPE_CHECKING:
     from lightkube.models.core_v1 import ContainerStatus, PodStatus
@@ -63,9 +64,10 @@ class ObservedPod(NamedTuple):
 
 
 def parse_status(pod: Pod) -> ObservedPod:
-    """Convert a pod's object into its observed state."""
+    """Convert a pod's object into its observed state. Raises Unreachable for one that does not come from the API."""
     meta, spec, status = pod.metadata, pod.spec, pod.status
-    assert meta is not None, "the API gives no pod without metadata"
+    if meta is None:
+        raise Unreachable("the answer does not come from the API of a cluster: it has a pod without metadata")
     container = status.containerStatuses[0] if status is not None and status.containerStatuses else None
     state = container.state if container is not None else None
     return ObservedPod(

@@ -62,14 +62,19 @@ class PodWatch:
                 async for change in self._api.changes(self._selector, version):
                     version, failures = change.version, 0
                     self._notify(deleted_pod(change.pod.name) if change.is_gone else change.pod)
+                continue
             except Stale:
                 version = ""
+                continue
             except RametError as problem:
                 if not failures:
                     _log.warning("the pods of this kernel cannot be watched for now: %s", problem)
-                version = ""  # A new list contains every change since then.
-                await asyncio.sleep(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)])
-                failures += 1
+            except Exception:  # A defect. Without a watch, a run whose pod ends would wait forever.
+                if not failures:
+                    _log.exception("the pods of this kernel cannot be watched for now")
+            version = ""  # A new list contains every change since then.
+            await asyncio.sleep(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)])
+            failures += 1
 
     async def _list(self) -> str:
         known = set(self._existing)

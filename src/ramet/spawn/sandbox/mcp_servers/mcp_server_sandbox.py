@@ -8,6 +8,7 @@ agent. A server that agents share lasts as long as their tree: see `TreeServers`
 from __future__ import annotations
 
 import asyncio
+import logging
 import pathlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -29,6 +30,7 @@ from ramet.spawn.sandbox.mcp_servers.sandboxed_server import (
 )
 from ramet.wire.guest_protocol.guest_to_host import ConnectMcpServer, PassMcpMessage
 
+_log = logging.getLogger("ramet.sandbox")
 _FOLDER = "mcp-servers"  #: in the folder of the run: the workspaces of these sandboxes
 
 
@@ -87,6 +89,9 @@ class _OwnSandbox:
             reason = await self._run_to_end()
         except (RametError, OSError) as error:
             reason = str(error)
+        except Exception as error:  # A defect. Without the end of the server, its agent would wait for it.
+            _log.exception("the sandbox of an MCP server has failed")
+            reason = f"{type(error).__name__}: {error}"
         await self._connections.end(self._server.name, reason)
 
     async def _run_to_end(self) -> str:
