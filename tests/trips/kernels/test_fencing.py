@@ -64,7 +64,9 @@ async def test_a_replaced_kernel_ends_its_trees_and_begins_nothing(
     assert result.error.type == "StoreFailed"
     assert "another kernel" in result.error.message
     assert runtime.get_status() == {"state": "fenced", "sessions": {}}
-    assert any(each.levelno == logging.CRITICAL and "open trees end (2)" in each.getMessage() for each in caplog.records)
+    assert any(
+        each.levelno == logging.CRITICAL and "open trees end (2)" in each.getMessage() for each in caplog.records
+    )
     await runtime.start()  # It changes nothing: this one runs.
     with pytest.raises(StoreFailed, match="another kernel"):
         await runtime.spawn(Agent(name="late", model=ScriptedModel(["no"])), "go")

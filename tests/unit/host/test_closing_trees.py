@@ -6,6 +6,8 @@ import asyncio
 import pathlib
 from datetime import UTC, datetime
 
+import pytest
+
 from ramet import AgentRuntime
 from ramet.core.errors import InvalidValue, RametError
 from ramet.core.events import Event, RunSpawned, encode
@@ -92,3 +94,23 @@ async def test_concurrent_closes_of_a_finished_tree_raise_no_conflict(tmp_path: 
     assert (about["cwd"], about["over"], about["ended"]) == (None, True, NOW.isoformat().replace("+00:00", "Z"))
     await journal.close_tree("run-of-nobody", NOW)
     await journal.release(AgentRuntime()._trees)
+
+
+@pytest.mark.parametrize("outcome", ["written", "refused"])
+async def test_a_callback_that_fails_keeps_no_other_from_its_call(tmp_path: pathlib.Path, outcome: str) -> None:
+    """Each caller gets the outcome, whatever another one does with it."""
+    store = SqliteStore(tmp_path / "journal.db") if outcome == "written" else RefusingStore(tmp_path / "journal.db")
+    _, page, _ = await open_journal(store)
+    page.append(SPAWN, encode(SPAWN))
+    outcomes: asyncio.Queue[RametError | None] = asyncio.Queue()
+
+    def fail(error: RametError | None) -> None:
+        raise ZeroDivisionError("a defect")
+
+    page.when_durable(fail)
+    page.when_durable(outcomes.put_nowait)
+
+    async with asyncio.timeout(60):
+        error = await outcomes.get()
+    assert isinstance(error, InvalidValue if outcome == "refused" else type(None))
+    await store.close()

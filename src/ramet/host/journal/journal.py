@@ -420,7 +420,7 @@ class TreeJournal:
             if isinstance(each, Event):
                 self._publish(each, line)
             else:
-                each(None)
+                self._call(each, None)
 
     def _fail(self, error: RametError) -> None:
         """Stop keeping events: call the waiting callbacks with the error, in order; do not publish the lost events."""
@@ -430,7 +430,14 @@ class TreeJournal:
         entries, self._waiting_entries = self._waiting_entries, deque()
         for _, each, _ in entries:
             if not isinstance(each, Event):
-                each(self._failure)
+                self._call(each, self._failure)
+
+    def _call(self, callback: DurableCallback, error: RametError | None) -> None:
+        """Call a callback. Its exception is logged: other callbacks wait behind it."""
+        try:
+            callback(error)
+        except Exception:
+            _log.exception("tree %s: a callback of its journal failed", self._root)
 
 
 def journal_of(working_dir: pathlib.Path | None, store: Store | None) -> Journal | None:

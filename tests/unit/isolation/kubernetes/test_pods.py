@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -142,6 +143,33 @@ async def test_pods_are_watched_again_after_any_failed_watch(kernel: Kernel, api
     kernel.server.change("pods", pod.name, spec={"nodeName": "a"})
 
     await pod.connection_future
+
+
+async def test_an_api_without_old_changes_is_not_asked_without_a_pause(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first answer of that kind leads to a new list at once. Its repetition is a fault of the API."""
+    monkeypatch.setattr(watch, "_AGAIN_S", (3600.0,))
+    status = {
+        "kind": "Status",
+        "apiVersion": "v1",
+        "status": "Failure",
+        "reason": "Expired",
+        "code": 410,
+        "metadata": {},
+    }
+    line = json.dumps({"type": "ERROR", "object": status | {"message": "too old resource version"}})
+    kernel.server.replies["WATCH pods"] = [Reply(200, f"{line}\n")] * 10_000
+
+    waiting_pod = await kernel.make_pod()
+    await eventually(lambda: kernel.server.received_requests.count("WATCH pods") == 2)
+    for _ in range(20):  # Meanwhile the watch would ask about as often.
+        pod = await kernel.make_pod()
+        pod.release()
+        await pod.removal
+    waiting_pod.release()
+
+    assert kernel.server.received_requests.count("WATCH pods") == 2
 
 
 async def test_pods_are_watched_again_after_an_unexpected_error(

@@ -54,24 +54,27 @@ class PodWatch:
             await asyncio.gather(self._watching, return_exceptions=True)
 
     async def _watch(self) -> None:
-        version, failures = "", 0
+        version, failures, is_logged = "", 0, False
         while True:
             try:
                 if not version:
                     version = await self._list()
                 async for change in self._api.changes(self._selector, version):
-                    version, failures = change.version, 0
+                    version, failures, is_logged = change.version, 0, False
                     self._notify(deleted_pod(change.pod.name) if change.is_gone else change.pod)
                 continue
             except Stale:
-                version = ""
-                continue
+                if not failures:
+                    version, failures = "", 1
+                    continue
             except RametError as problem:
-                if not failures:
+                if not is_logged:
                     _log.warning("the pods of this kernel cannot be watched for now: %s", problem)
+                is_logged = True
             except Exception:  # A defect. Without a watch, a run whose pod ends would wait forever.
-                if not failures:
+                if not is_logged:
                     _log.exception("the pods of this kernel cannot be watched for now")
+                is_logged = True
             version = ""  # A new list contains every change since then.
             await asyncio.sleep(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)])
             failures += 1
