@@ -25,7 +25,7 @@ from ramet.isolation.contract import Backend
 from ramet.isolation.workspace.run_dirs import RunFolders
 from ramet.spawn.handle import Handle
 from ramet.store.contract import Store
-from tests.chaos import functions, monitored, talking
+from tests.chaos import commands, functions, monitored, talking
 from tests.chaos.deadly import Kill, die, make_deadly, make_deadly_by_kill
 from tests.chaos.planned import Planned, tools
 from tests.support.outliving import OutlivingBackend
@@ -199,6 +199,7 @@ TRIPS: dict[str, tuple[Trip, BackendName | Callable[[pathlib.Path], Backend] | N
     "few questions": (partial(one_talk, brief="talk", limits=Limits(model_calls=4)), outliving),
     "spent here": (partial(one_talk, brief="talk", limits=Limits(tool_calls=4), policy=None), None),
     "monitored": (monitored.begin, outliving),
+    "commands": (commands.begin, None),
     "crash": (partial(one_talk, brief="crash"), outliving),
     "pods": (partial(nested_functions, timeout_s=600), pods),
     "stopped": (stopped, outliving),

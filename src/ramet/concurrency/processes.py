@@ -19,6 +19,10 @@ from ramet.concurrency.pipes import Capture
 GRACE_S = 2.0  #: from SIGTERM to SIGKILL
 ALLOWED = frozenset({"PATH", "HOME", "LANG", "LC_*", "TERM", "TMPDIR", "USER"})  #: contains no keys
 _REAP_S = 5.0  #: time for a killed child to end: longer only inside the kernel
+_BASH = ("bash", "--noprofile", "--norc", "-c")
+#: A subshell waits for the end of a pipe that only our process writes to, then kills the group. The command has no part
+#: of that: bash replaces itself by one that does not know the subshell, so that `wait` does not wait for it either.
+_WATCHED = '(exec 1<&- 2<&-; read -r -u "$0" || kill -KILL 0) & eval "exec $0<&-"; exec bash --noprofile --norc -c "$1"'
 
 
 def environment(allowed_names: Collection[str] = ALLOWED, environ: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -48,13 +52,14 @@ async def run(
     abort: AbortController | None = None,
     grace_s: float = GRACE_S,
     forks: bool = True,
+    pass_fds: Sequence[int] = (),
 ) -> CommandResult:
     """Run a command to its end, with the environment `env` and a mark. Without `stderr`, both streams go to `stdout`.
 
     `stdin` is the input, or a descriptor; `stdout` may also be a descriptor. An interrupted command gets SIGTERM, and
     SIGKILL `grace_s` later. Raises OSError if it cannot be started, and Aborted. When this returns or raises, cancelled
     or not, no process that the command started is left. `forks=False` states that it starts none, and saves the search
-    after a normal end.
+    after a normal end. `pass_fds` are further descriptors that the command gets.
     """
     if abort is not None:
         abort.raise_if_aborted()
@@ -73,7 +78,7 @@ async def run(
                     else pipes.reader_pipe(each, on_full=child.finish_event.set, parent_fds=ours, child_fds=theirs)
                     for each in streams
                 ]
-                await child.start(argv, cwd, mark.tagged_env(env), stdin, out, *(err or [out]))
+                await child.start(argv, cwd, mark.tagged_env(env), stdin, out, *(err or [out]), pass_fds=pass_fds)
             try:
                 await wait_with_timeout(child.finish_event.wait(), clock=clock, seconds=timeout_s, abort=abort)
             except TimeoutError:
@@ -87,6 +92,31 @@ async def run(
                 await child.reap()
     is_full = any(each.is_full for each in captures)  # Checked again: the rest of the pipes has been read meanwhile.
     return CommandResult("timeout" if timed_out else "enough" if is_full else "exit", child.code)
+
+
+async def run_bash(
+    command: str,
+    *,
+    clock: Clock,
+    timeout_s: float | None,
+    cwd: str | os.PathLike[str],
+    env: Mapping[str, str],
+    stdout: Capture,
+    is_watched: bool,
+) -> CommandResult:
+    """Run a command with bash, as `run` does. A watched one also ends, with its process group, if we are killed.
+
+    The watch takes some milliseconds, which most commands do not last.
+    """
+    if not is_watched:
+        return await run([*_BASH, command], clock=clock, timeout_s=timeout_s, cwd=cwd, env=env, stdout=stdout)
+    held_end, our_end = os.pipe()
+    argv = [*_BASH, _WATCHED, str(held_end), command]
+    try:
+        return await run(argv, clock=clock, timeout_s=timeout_s, cwd=cwd, env=env, stdout=stdout, pass_fds=[held_end])
+    finally:
+        os.close(held_end)
+        os.close(our_end)
 
 
 class _Child(asyncio.SubprocessProtocol):
@@ -116,6 +146,8 @@ class _Child(asyncio.SubprocessProtocol):
         stdin: int,
         stdout: int,
         stderr: int,
+        *,
+        pass_fds: Sequence[int],
     ) -> None:
         """Start the process. A cancellation waits for the start, so that a running process always has an owner."""
         # On cancellation, asyncio would kill the process, but not the processes that it had started.
@@ -129,6 +161,7 @@ class _Child(asyncio.SubprocessProtocol):
                 cwd=cwd,
                 env=env,
                 start_new_session=True,
+                pass_fds=pass_fds,
             )
         )
 

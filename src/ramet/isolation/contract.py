@@ -8,6 +8,7 @@ A backend knows no agents: it receives a `Grant`, a folder and an entry point, a
 
 from __future__ import annotations
 
+import asyncio
 import pathlib
 import socket
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
@@ -57,6 +58,8 @@ class SandboxSpec:
     stdio: tuple[int, ...] = ()
     tree: str = ""  #: the id of its tree's root, for people who inspect running sandboxes
     path: str = ""  #: the names of the runs from the root down to this run, for the same purpose
+    #: Set once nobody waits for the start any more. A backend need not look: what it starts is ended at once.
+    abandoned: asyncio.Event = field(default_factory=asyncio.Event, compare=False, repr=False)
 
 
 class Exit(NamedTuple):

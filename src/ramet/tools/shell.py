@@ -19,7 +19,7 @@ from ramet.concurrency.background_commands import MAX_COMMANDS, BackgroundComman
 from ramet.concurrency.clock import Clock
 from ramet.concurrency.deadline import run_shielded
 from ramet.concurrency.pipes import Capture
-from ramet.concurrency.processes import CommandResult, environment, run
+from ramet.concurrency.processes import CommandResult, environment, run_bash
 from ramet.core.events import Notice
 from ramet.tools.arguments import Arguments, BuiltinTool, workspace_tool
 from ramet.tools.context import ToolUseContext
@@ -138,19 +138,23 @@ async def execute(
     environ: Mapping[str, str] | None,
     output: Capture,
 ) -> CommandResult:
-    """Run `command` in a directory, for at most `limit_s`, in `environ`, or in an environment without secrets."""
+    """Run `command` in a directory, in `environ`, or in an environment without secrets.
+
+    It ends after `limit_s`. Without a limit, it is in the background, and ends if this process is killed.
+    """
     if "\0" in command:
         raise ToolException("command: cannot hold a NUL character")
     with directory(working_dir):  # It gives a readable error if the workspace no longer exists.
         pass
     try:
-        exited = await run(
-            ["bash", "--noprofile", "--norc", "-c", command],
+        exited = await run_bash(
+            command,
             clock=clock,
             timeout_s=limit_s,
             cwd=working_dir.path,
             env=environment() if environ is None else environ,
             stdout=output,
+            is_watched=limit_s is None,
         )
     except FileNotFoundError:
         raise ToolException("there is no bash on this machine") from None

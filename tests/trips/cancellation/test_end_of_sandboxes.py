@@ -6,10 +6,14 @@ import asyncio
 import itertools
 import os
 import pathlib
+from typing import Any
 
 import pytest
 
 import ramet
+from ramet.isolation.zygote import backend as backend_module
+from ramet.isolation.zygote.client import ZygoteClient
+from ramet.spawn.lifecycle import stop
 from ramet.tools.context import require_current_call
 from ramet.tools.spawn_request import SpawnRequest
 from tests.security.attacks import answers
@@ -121,6 +125,33 @@ async def test_cancelling_run_agent_ends_its_agent(runtime: ramet.AgentRuntime, 
 
     await eventually(lambda: not marked_processes(process_mark))
     await eventually(lambda: len(runtime.get_status()["sessions"]) == 0)
+
+
+async def test_a_cancel_does_not_wait_until_a_zygote_can_fork(
+    runtime: ramet.AgentRuntime, process_mark: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first sandbox of a process needs a zygote. A cancel meanwhile returns, and the next run gets that zygote."""
+    started, held, start = asyncio.Event(), asyncio.Event(), ZygoteClient.start.__func__  # type: ignore[attr-defined]  # of a class method
+
+    async def start_late(cls: type[ZygoteClient], *arguments: Any) -> ZygoteClient:
+        started.set()
+        await held.wait()
+        zygote: ZygoteClient = await start(cls, *arguments)
+        return zygote
+
+    monkeypatch.setattr(stop, "PROCESS_END_S", 3600.0)
+    monkeypatch.setattr(backend_module, "START_S", 3600.0)
+    monkeypatch.setattr(ZygoteClient, "start", classmethod(start_late))
+    handle = await runtime.start_agent(agent=answers.never_end, args=(process_mark,), policy=ramet.Policy())
+    await started.wait()
+    async with asyncio.timeout(60):  # Otherwise it waits until the zygote can fork.
+        await handle.cancel("no longer needed")
+    monkeypatch.undo()
+    held.set()
+
+    assert (await handle.result()).status == "cancelled"
+    assert (await runtime.run_agent(agent=agents.echo, args=(1,), policy=ramet.Policy())).status == "completed"
+    assert marked_processes(process_mark) == []
 
 
 async def test_cancelling_after_the_end_changes_nothing(runtime: ramet.AgentRuntime) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import pathlib
+import signal
 
 import pytest
 from langchain_core.tools import StructuredTool
@@ -14,6 +15,8 @@ from ramet.models.scripted.model import Call
 from ramet.tools.context import require_current_call
 from ramet.tools.spawn_request import SpawnRequest
 from ramet.tools.workspace import workspace_tools
+from tests.chaos.commands import NAMES
+from tests.chaos.kernels import inheriting_orphans, start
 from tests.support.waiting import alive, eventually, pid_in
 from tests.trips.agents import isolated as agents
 from tests.trips.isolation.test_tool_processes import deaf, marked_processes, session_with_tool_processes, workspace_of
@@ -96,3 +99,13 @@ async def test_cancel_names_a_stuck_thread_after_it_ended_a_process(tmp_path: pa
         assert (receipt.left, alive(read_pid())) == (("main: stuck",), False)
         stuck.free.set()
         await turn
+
+
+async def test_background_commands_of_the_host_end_with_a_killed_kernel(tmp_path: pathlib.Path) -> None:
+    """No process of a command in the background, or of a monitored one, is left after the kill of their kernel."""
+    with inheriting_orphans() as orphans:
+        kernel = await start("commands", tmp_path)
+        await eventually(lambda: all((tmp_path / each).exists() for each in NAMES))
+        kernel.kill()
+        assert await kernel.end() == -signal.SIGKILL, kernel.words
+        await orphans.wait_ended()

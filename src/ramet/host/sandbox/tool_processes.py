@@ -107,7 +107,7 @@ class ToolProcesses:
     ) -> tuple[FinalMessage | None, Exit | None]:
         """Return the process's final message, and its exit if that was waited for."""
         sandbox = RunningSandbox(
-            await start_sandbox((await self._sandboxes.local()).start(spec)), GuestChannel(_RefusingHandler())
+            await start_sandbox(spec, (await self._sandboxes.local()).start(spec)), GuestChannel(_RefusingHandler())
         )
         process = sandbox.sandbox
         try:

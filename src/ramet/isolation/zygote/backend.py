@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import weakref
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Literal
@@ -132,9 +132,9 @@ class ZygoteBackend:
         is_fresh = level is Isolation.FRESH
         try:
             async with asyncio.timeout(START_S):
-                zygote, child = await (self._dedicated_zygotes if is_fresh else self._pool).take(
-                    spec.image, assignment.mounts, assignment.writable
-                )
+                zygotes = self._dedicated_zygotes if is_fresh else self._pool
+                taking = zygotes.take(spec.image, assignment.mounts, assignment.writable)
+                zygote, child = await _unless_abandoned(spec, taking)
                 try:
                     sandbox = await self._assign(spec, level, zygote, child, assignment)
                 except BaseException:
@@ -394,3 +394,27 @@ def _limits(grant: Grant) -> SandboxLimits:
 
 def _with_real_paths(paths: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*paths, *map(os.path.realpath, paths))))
+
+
+async def _unless_abandoned(
+    spec: SandboxSpec, taking: Coroutine[Any, Any, tuple[ZygoteClient, ZygoteChild]]
+) -> tuple[ZygoteClient, ZygoteChild]:
+    """Return a child and its zygote. Raises SandboxFailed, also once nobody waits for the start any more.
+
+    The start of a zygote takes seconds on a busy machine, and the next run can use the zygote.
+    """
+    task = asyncio.ensure_future(taking)
+    waits = (task, asyncio.ensure_future(spec.abandoned.wait()))
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise SandboxFailed(f"run {spec.run}: nobody waits for its sandbox any more")
+        return task.result()
+    except asyncio.CancelledError:
+        if task.done() and not task.cancelled() and task.exception() is None:
+            task.result()[1].discard()
+        raise
+    finally:
+        for each in waits:
+            each.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)

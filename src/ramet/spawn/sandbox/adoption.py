@@ -38,7 +38,7 @@ async def adopt_sandbox(run: Run, spec: SandboxSpec, backend: Backend, replay: R
     if record is None or record.backend != backend.name:
         raise NotAdopted(f"its sandbox was of backend {record.backend if record is not None else ''!r}")
     try:
-        sandbox = await start_sandbox(backend.adopt(record.sandbox, spec))
+        sandbox = await start_sandbox(spec, backend.adopt(record.sandbox, spec))
     except RametError as error:
         raise NotAdopted(str(error)) from error
     why = ""

@@ -349,7 +349,7 @@ async def _start_sandbox(
     else:
         clone = run.sandbox.clone
         starting = at.backend.start(spec) if clone is None else start_in_clone(run, clone, spec, at.backend)
-        sandbox = await start_sandbox(starting)
+        sandbox = await start_sandbox(spec, starting)
     running = RunningSandbox(sandbox, GuestChannel(requests, run.context.clock), is_adopted=at.replay is not None)
     freeze = ProcessFreeze(run, sandbox, running.channel, lambda: requests.will_give_up)
     pause = FunctionPause(run, requests.call) if run.sandbox.capsule is not None else None

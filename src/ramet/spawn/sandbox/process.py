@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from ramet.concurrency.deadline import run_shielded
 from ramet.core.outcome import ErrorInfo, Status
-from ramet.isolation.contract import KILL_GRACE_S, Exit, Sandbox
+from ramet.isolation.contract import KILL_GRACE_S, Exit, Sandbox, SandboxSpec
 from ramet.isolation.workspace.output import OutputStream
 from ramet.spawn.sandbox.channel import FinalMessage, GuestChannel
 
@@ -33,7 +33,7 @@ class RunningSandbox:
     adoption_data: dict[str, Any] = field(default_factory=dict)  #: how another kernel finds it, if one can
 
 
-async def start_sandbox(starting: Coroutine[Any, Any, Sandbox]) -> Sandbox:
+async def start_sandbox(spec: SandboxSpec, starting: Coroutine[Any, Any, Sandbox]) -> Sandbox:
     """Start or adopt a sandbox.
 
     A cancellation meanwhile leaves no sandbox behind.
@@ -42,6 +42,7 @@ async def start_sandbox(starting: Coroutine[Any, Any, Sandbox]) -> Sandbox:
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:
+        spec.abandoned.set()
         await run_shielded(_end_unwanted(task))
         raise
 

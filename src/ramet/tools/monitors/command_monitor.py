@@ -13,7 +13,7 @@ from contextlib import suppress
 
 from langchain_core.tools import ToolException
 
-from ramet.concurrency.processes import run
+from ramet.concurrency.processes import run_bash
 from ramet.core.errors import RametError
 from ramet.tools.context import ToolUseContext, Tree
 from ramet.tools.monitors.line_buffer import LineBuffer
@@ -82,13 +82,14 @@ class Monitors:
         sending = asyncio.create_task(self._send_batches(monitor, lines))
         try:
             with self._context.track_process():
-                result = await run(
-                    ["bash", "--noprofile", "--norc", "-c", command],
+                result = await run_bash(
+                    command,
                     clock=self._context.clock,
                     timeout_s=seconds,
                     cwd=cwd,
                     env=env,
                     stdout=lines,
+                    is_watched=True,
                 )
             end = f"its {seconds:g} s are over" if result.reason == "timeout" else f"exit code {result.code}"
         except OSError as error:

@@ -79,7 +79,7 @@ class SandboxedServer:
                     tree=place.tree,
                     path=place.path,
                 )
-                self.sandbox = await start_sandbox(backend.start(spec))
+                self.sandbox = await start_sandbox(spec, backend.start(spec))
                 try:
                     return await self._serve(self.sandbox)
                 finally:
