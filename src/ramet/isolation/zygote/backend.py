@@ -403,18 +403,17 @@ async def _unless_abandoned(
 
     The start of a zygote takes seconds on a busy machine, and the next run can use the zygote.
     """
-    task = asyncio.ensure_future(taking)
+    task, has_result = asyncio.ensure_future(taking), False
     waits = (task, asyncio.ensure_future(spec.abandoned.wait()))
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise SandboxFailed(f"run {spec.run}: nobody waits for its sandbox any more")
+        has_result = True
         return task.result()
-    except asyncio.CancelledError:
-        if task.done() and not task.cancelled() and task.exception() is None:
-            task.result()[1].discard()
-        raise
     finally:
         for each in waits:
             each.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
+        if not (has_result or task.cancelled() or task.exception()):  # It came at the last moment.
+            task.result()[1].discard()
