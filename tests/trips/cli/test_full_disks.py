@@ -82,7 +82,7 @@ def run_on_a_disk(disk: pathlib.Path, free_kb: int, *words: str) -> subprocess.C
     return subprocess.run([*shell, *words], check=False, capture_output=True, text=True, timeout=300)
 
 
-@pytest.mark.parametrize("free_kb", [0, 4, 8, 40, 100])
+@pytest.mark.parametrize("free_kb", [0, 4, 100])
 def test_a_run_on_a_full_disk_fails_with_the_reason(tmp_path: pathlib.Path, free_kb: int) -> None:
     """No run waits for a record that cannot be made; the store, its file and the cause are named."""
     (tmp_path / "job.py").write_text("def one():\n    return 1\n")
@@ -98,10 +98,9 @@ def test_a_run_on_a_full_disk_fails_with_the_reason(tmp_path: pathlib.Path, free
     assert "Traceback" not in run.stderr
 
 
-@pytest.mark.parametrize("free_kb", [0, 4])
-def test_nothing_remains_of_a_project_that_does_not_fit(tmp_path: pathlib.Path, free_kb: int) -> None:
+def test_nothing_remains_of_a_project_that_does_not_fit(tmp_path: pathlib.Path) -> None:
     """`ramet init` removes what it has written, also the file that fits in part, and names the folder once."""
-    init = run_on_a_disk(tmp_path / "disk", free_kb, "-m", "ramet", "init")
+    init = run_on_a_disk(tmp_path / "disk", 4, "-m", "ramet", "init")
 
     assert (init.returncode, init.stdout) == (2, "")
     assert init.stderr.count(str(tmp_path / "disk")) == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 
 from ramet.core.errors import RametError
@@ -13,6 +14,9 @@ from ramet.wire.frames import Frame
 
 #: Limit of bytes that wait to be sent, above which the reader pauses; the overhead that is counted for each frame.
 MAX_WAITING, FRAME_BYTES = 8 * 1024 * 1024, 256
+
+
+_log = logging.getLogger("ramet.remote")
 
 
 class Outbox:
@@ -95,8 +99,14 @@ class Outbox:
                             self._has_room.set()
                 self._empty.set()
         except (RametError, OSError):
-            self._drop()
-            await self._line.close()  # The reader of the line sees its end.
+            await self._end()
+        except Exception:  # A defect. Without an end of the line, both sides would wait forever.
+            _log.exception("messages to a machine or a kernel can no longer be sent")
+            await self._end()
+
+    async def _end(self) -> None:
+        self._drop()
+        await self._line.close()  # The reader of the line sees its end.
 
 
 def _weight(frame: Frame) -> int:
