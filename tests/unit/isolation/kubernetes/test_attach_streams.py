@@ -18,7 +18,7 @@ from ramet.isolation.kubernetes.api.errors import Unreachable
 from ramet.isolation.kubernetes.connect.attach import AttachConnection
 from ramet.isolation.kubernetes.connect.packets import pack
 from ramet.wire.frames import Frame
-from ramet.wire.resumable_stream import ResumableStream
+from tests.support.lines import first_packet
 
 #: Appended to the key of a handshake, by RFC 6455, section 1.3.
 ACCEPT_GUID = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
@@ -50,22 +50,13 @@ class AttachServer:
                 b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
                 b"Sec-WebSocket-Protocol: v4.channel.k8s.io\r\nSec-WebSocket-Accept: " + accept + b"\r\n\r\n"
             )
-            message = STDOUT + pack(1, hello())
+            message = STDOUT + pack(1, first_packet())
             writer.write(b"\x82" + bytes([len(message)]) + message)
             await reader.read(1)
             self._break_stream(writer)
             while await reader.read(1 << 16):
                 pass
         writer.transport.abort()
-
-
-def hello() -> bytes:
-    """Return the first packet of a pod's program."""
-    session = ResumableStream()
-    session.on_connected()
-    packet = session.next_packet()
-    assert packet is not None
-    return packet
 
 
 @contextlib.asynccontextmanager

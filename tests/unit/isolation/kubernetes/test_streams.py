@@ -11,7 +11,7 @@ from ramet.isolation.kubernetes.connect.attach_line import ReconnectingLine
 from ramet.isolation.kubernetes.connect.packets import PacketReader, pack
 from ramet.isolation.kubernetes.entrypoint.stdio import StandardStreams
 from ramet.wire.frames import Frame
-from ramet.wire.resumable_stream import ResumableStream
+from tests.support.lines import first_packet
 from tests.support.waiting import eventually
 
 PATIENCE_S = 60.0
@@ -55,20 +55,11 @@ async def attached_program() -> AsyncIterator[tuple[StandardStreams, Pipe]]:
             await asyncio.sleep(0)
 
 
-def hello() -> bytes:
-    """Return the first packet of a connection."""
-    session = ResumableStream()
-    session.on_connected()
-    packet = session.next_packet()
-    assert packet is not None
-    return packet
-
-
 async def test_data_of_a_broken_connection_is_not_stored() -> None:
     """The connection is broken in one direction, and much data arrives from the other."""
     async with attached_program() as (wire, pipe):
         pipe.hang_up()
-        await pipe.write(pack(1, hello()))
+        await pipe.write(pack(1, first_packet()))
         await eventually(lambda: wire._carrying is not None and wire._carrying.done())
 
         for _ in range(1000):
