@@ -12,7 +12,7 @@ class Relay:
 
     def __init__(self, host: str, port: int) -> None:
         self._there = host, port
-        self._is_cut = False
+        self._is_cut = self._is_closed = False
         self._flows = asyncio.Event()
         self._flows.set()
         self.port = 0  #: where it listens, once it does
@@ -37,15 +37,21 @@ class Relay:
 
     def meet(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve a new connection."""
+        if self._is_closed:
+            return writer.transport.abort()
+        self._open.add(writer)
         task = asyncio.get_running_loop().create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     async def close(self) -> None:
-        """End all connections."""
+        """End all connections, and those that come later."""
+        self._is_closed = True
         for each in self._tasks:
             each.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._open:  # A task that was cancelled before it began closes nothing.
+            writer.transport.abort()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         ends = [writer]
@@ -57,7 +63,7 @@ class Relay:
             with contextlib.suppress(OSError):
                 back, on = await asyncio.open_connection(*self._there)
                 ends.append(on)
-                self._open.update(ends)
+                self._open.add(on)
                 await asyncio.gather(self._pass(reader, on), self._pass(back, writer), return_exceptions=True)
         finally:
             for each in ends:
@@ -75,12 +81,16 @@ class Relay:
 @contextlib.asynccontextmanager
 async def open_relay(host: str, port: int, *, at: str = "127.0.0.1") -> AsyncIterator[Relay]:
     """Open a relay to an address, which listens at an address of this machine."""
-    relay = Relay(host, port)
+    relay, loop = Relay(host, port), asyncio.get_running_loop()
     server = await asyncio.start_server(relay.meet, at, 0)
     relay.port = server.sockets[0].getsockname()[1]
     try:
         yield relay
     finally:
+        # asyncio loses a connection that it has accepted, but not served, when the server is closed.
+        for each in server.sockets:
+            loop.remove_reader(each)
+        await asyncio.sleep(0)
         server.close()
         await relay.close()
         await server.wait_closed()

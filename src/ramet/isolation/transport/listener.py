@@ -14,7 +14,6 @@ import errno
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Coroutine
 from dataclasses import dataclass
 
 from ramet.core.errors import ProtocolError
@@ -128,7 +127,7 @@ class PodListener:
                 end.close()
             else:
                 self._strangers[peer] += 1
-                self._begin(self._serve(end, peer))
+                self._begin(end, peer)
 
     async def _serve(self, end: socket.socket, peer: str) -> None:
         stream: TlsStream | None = None
@@ -152,8 +151,6 @@ class PodListener:
         finally:
             if stream is not None:
                 stream.abort()
-            else:
-                end.close()
 
     async def _admit(self, stream: TlsStream) -> tuple[str, str, ResumingLine, WebSocketTransport] | None:
         pod, bearer_key, nonce = "", "", None
@@ -182,7 +179,8 @@ class PodListener:
 
         await line.carry(transport, on_greeting=confirm_key)
 
-    def _begin(self, work: Coroutine[None, None, None]) -> None:
-        guest = self._loop.create_task(work)
-        self._connections.add(guest)
-        guest.add_done_callback(self._connections.discard)
+    def _begin(self, end: socket.socket, peer: str) -> None:
+        connection = self._loop.create_task(self._serve(end, peer))
+        self._connections.add(connection)
+        connection.add_done_callback(self._connections.discard)
+        connection.add_done_callback(lambda _: end.close())  # A task that was cancelled before it began closes nothing.

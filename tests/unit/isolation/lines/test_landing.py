@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
+import socket
 import ssl
 import stat
 import struct
@@ -386,3 +388,19 @@ async def test_another_process_reconnects_after_every_break(identity: ServerIden
             if machine.returncode is None:
                 machine.kill()
                 await machine.wait()
+
+
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_connection_of_any_age_ends_with_the_listener(identity: ServerIdentity, turns: int) -> None:
+    """The listener closes also a connection that it has accepted, and not begun to serve."""
+    with socket.socket() as client:
+        client.setblocking(False)
+        async with open_listener(identity) as landing:
+            with contextlib.suppress(BlockingIOError):
+                client.connect(("127.0.0.1", landing.port))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+        async with asyncio.timeout(60):
+            with contextlib.suppress(ConnectionResetError):  # It was never accepted.
+                assert await asyncio.get_running_loop().sock_recv(client, 1) == b""
