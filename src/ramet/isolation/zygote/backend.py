@@ -403,17 +403,23 @@ async def _unless_abandoned(
 
     The start of a zygote takes seconds on a busy machine, and the next run can use the zygote.
     """
-    task, has_result = asyncio.ensure_future(taking), False
-    waits = (task, asyncio.ensure_future(spec.abandoned.wait()))
+    task, abandonment = asyncio.ensure_future(taking), asyncio.ensure_future(spec.abandoned.wait())
+    is_taken = False
     try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((task, abandonment), return_when=asyncio.FIRST_COMPLETED)
         if not task.done():
             raise SandboxFailed(f"run {spec.run}: nobody waits for its sandbox any more")
-        has_result = True
+        is_taken = True
         return task.result()
     finally:
-        for each in waits:
-            each.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
-        if not (has_result or task.cancelled() or task.exception()):  # It came at the last moment.
-            task.result()[1].discard()
+        abandonment.cancel()
+        if not is_taken:  # On the way to the caller nothing is awaited: a child would be lost by a cancellation.
+            task.add_done_callback(_discard_child)
+            task.cancel()
+            await asyncio.wait((task,))
+
+
+def _discard_child(task: asyncio.Task[tuple[ZygoteClient, ZygoteChild]]) -> None:
+    """Discard a child that came at the last moment."""
+    if not (task.cancelled() or task.exception()):
+        task.result()[1].discard()
