@@ -98,7 +98,7 @@ async def test_concurrent_closes_of_a_finished_tree_raise_no_conflict(tmp_path: 
 
 @pytest.mark.parametrize("outcome", ["written", "refused"])
 async def test_a_callback_that_fails_keeps_no_other_from_its_call(tmp_path: pathlib.Path, outcome: str) -> None:
-    """Each caller gets the outcome, whatever another one does with it."""
+    """The second caller gets the outcome, although the first one fails."""
     store = SqliteStore(tmp_path / "journal.db") if outcome == "written" else RefusingStore(tmp_path / "journal.db")
     _, page, _ = await open_journal(store)
     page.append(SPAWN, encode(SPAWN))

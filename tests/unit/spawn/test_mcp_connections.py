@@ -95,7 +95,7 @@ def test_a_tree_has_a_limited_number_of_shared_servers() -> None:
 async def test_a_defect_of_a_servers_sandbox_ends_the_server(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever waits for its connection gets the reason, which is also in the log."""
+    """The caller that waits for a connection gets the reason, which is also in the log."""
     own = as_server({"name": "own", "command": "own", "policy": {"memory_mb": 64}})
     notices = list[str]()
     context = SimpleNamespace(abort=SimpleNamespace(aborted=False), emit=lambda kind, text: notices.append(text))
